@@ -1,0 +1,1 @@
+"""Measured traces in: Kineto (GPU jobs and CPU jobs) to ExecutionGraph."""

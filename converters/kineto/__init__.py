@@ -1,0 +1,1 @@
+"""PyTorch Kineto traces: reading, understanding and converting them."""

@@ -1,0 +1,338 @@
+"""A trace file as a stream: its text in blocks, its events in runs, its metadata.
+
+`TextBlocks` reads plain or gzipped files. `EventStream` finds the ``traceEvents`` array,
+wherever it stands among the other keys, and cuts it between events, so that no more than a few
+blocks are in memory at a time. How a run of events is decoded is in `decode`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...base.errors import TraceError
+from .decode import load_object, load_value_at
+from .sniff import GZIP_MAGIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from .decode import Row, RowDecoder
+
+#: Blocks that fit the second-level cache decode fastest (benchmarks/parse_speed.py).
+BLOCK_BYTES = 1 << 17
+
+
+class CutShortError(Exception):
+    """The file ends before its content does; `place` says where."""
+
+    def __init__(self, what: str, place: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.place = place
+
+
+class TextBlocks:
+    """The text of a file, unpacked, in blocks.
+
+    Parameters
+    ----------
+    path : Path
+        Plain or gzipped (told by its magic, never its name; several members may follow each
+        other).
+    block_bytes : int
+        Largest size of a block.
+    on_bytes : callable
+        Told how many bytes of the file have been read.
+
+    Attributes
+    ----------
+    total : int
+        Bytes of text given so far.
+    warnings : list of str
+        Oddities of the packing.
+    """
+
+    def __init__(self, path: Path, block_bytes: int, on_bytes: Callable[[int], None]) -> None:
+        self.path = path
+        self.total = 0
+        self.warnings: list[str] = []
+        self._block_bytes = block_bytes
+        self._on_bytes = on_bytes
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+            file.seek(0)
+            for block in self._inflated(file) if packed else self._plain(file):
+                self.total += len(block)
+                yield block
+
+    def _plain(self, file: BinaryIO) -> Iterator[bytes]:
+        while block := file.read(self._block_bytes):
+            self._on_bytes(file.tell())
+            yield block
+
+    def _inflated(self, file: BinaryIO) -> Iterator[bytes]:
+        inflater = zlib.decompressobj(wbits=31)
+        data = file.read(self._block_bytes)
+        while data:
+            self._on_bytes(file.tell())
+            try:
+                block = inflater.decompress(data, self._block_bytes)
+            except zlib.error as error:
+                raise TraceError(
+                    f"damaged gzip data ({error})",
+                    file=self.path,
+                    place=f"compressed byte {file.tell() - len(data)}",
+                ) from error
+            if block:
+                yield block
+            if not inflater.eof:
+                data = inflater.unconsumed_tail or file.read(self._block_bytes)
+                continue
+            data = self._next_member(inflater.unused_data, file)
+            if data:
+                inflater = zlib.decompressobj(wbits=31)
+        # What the last input holds may exceed the last block.
+        if not inflater.eof and (block := inflater.flush()):
+            yield block
+        if not inflater.eof:
+            raise CutShortError("the gzip data ends early", f"compressed byte {file.tell()}")
+
+    def _next_member(self, data: bytes, file: BinaryIO) -> bytes:
+        """Find where the next gzip member begins; nothing if there is none."""
+        while len(data := data.lstrip(b"\0")) < len(GZIP_MAGIC):  # tapes pad with zeros
+            more = file.read(self._block_bytes)
+            if not more:
+                break
+            data += more
+        if data and not data.startswith(GZIP_MAGIC):
+            self.warnings.append("what follows the gzip data is no gzip data and was ignored")
+            return b""
+        return data
+
+
+class EventStream:
+    """The events of a trace in runs, in the order of the file.
+
+    Parameters
+    ----------
+    blocks : TextBlocks
+        The text.
+    decoder : RowDecoder
+        Decodes the runs.
+
+    Attributes
+    ----------
+    metadata : dict
+        Everything of the top level but the events; complete when the iteration has ended.
+    warnings : list of str
+        Damage outside the events.
+    """
+
+    def __init__(self, blocks: TextBlocks, decoder: RowDecoder) -> None:
+        self.metadata: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        self._source = blocks
+        self._blocks = iter(blocks)
+        self._decoder = decoder
+
+    def __iter__(self) -> Iterator[tuple[list[Row], bytes | None]]:
+        """Iterate over the rows of each run and, unless it was damaged, its text."""
+        head, buffer = self._find_array()
+        wanted = 1
+        while True:
+            buffer = buffer.lstrip(b" \t\r\n,") if buffer[:1] != b"{" else buffer
+            if buffer[:1] == b"]":
+                break
+            run = self._next_run(buffer)
+            if run is not None:
+                rows, text, consumed = run
+                yield rows, text
+                buffer = buffer[consumed:]
+                wanted = 1
+                continue
+            more = self._read(wanted)
+            wanted *= 2  # an event larger than a block must not cost quadratic time
+            if more:
+                buffer += more
+                continue
+            rows, consumed = self._last_run(buffer, bare=head is None)
+            yield rows, None
+            buffer = buffer[consumed:]
+        self._read_metadata(head, self._rest(buffer[1:]))
+
+    def _read(self, count: int) -> bytes:
+        return b"".join(block for _, block in zip(range(count), self._blocks, strict=False))
+
+    def _find_array(self) -> tuple[bytes | None, bytes]:
+        """Return what stands before the array (None if nothing does), and what follows ``[``."""
+        text, scanned = b"", 0
+        while len(text) < _OUTSIDE_LIMIT_BYTES:
+            more = self._read(1 + len(text) // BLOCK_BYTES)
+            text = (text + more).removeprefix(_BOM).lstrip() if not scanned else text + more
+            if text.startswith(b"["):
+                return None, text[1:]
+            if match := _ARRAY.search(text, scanned):
+                return text[: match.start()], text[match.end() :]
+            if not more:
+                break
+            scanned = max(0, len(text) - _KEY_SPAN)
+        raise TraceError(
+            "not a Kineto trace: it has no traceEvents array",
+            file=self._source.path,
+            place=f"in the first {len(text)} bytes",
+        )
+
+    def _next_run(self, buffer: bytes) -> tuple[list[Row], bytes | None, int] | None:
+        """Decode as many events from the start of the buffer as it holds.
+
+        Returns
+        -------
+        tuple or None
+            The rows, their text (None if it was damaged) and how much of the buffer they take.
+            None if more text is needed.
+        """
+        close = _last_boundary(buffer)
+        misplaced = True
+        if close:
+            try:
+                return self._decoder.decode(buffer[:close]), buffer[:close], close
+            except msgspec.DecodeError as error:
+                misplaced = _TRUNCATED in str(error)
+        # The run is not what it seemed: the array ends in it, or what looked like the end of an
+        # event is inside one, or it is damaged.
+        ends = [match.start() + 1 for match in _ARRAY_END.finditer(buffer)][:_MAX_ENDS]
+        run = self._first_that_decodes(buffer, ends)
+        if run is not None or not close:
+            return run
+        closes = [match.start() + 1 for match in _BOUNDARY.finditer(buffer)]
+        earlier = [closes[-(1 << i)] for i in range(1, len(closes).bit_length())]
+        if misplaced and (run := self._first_that_decodes(buffer, earlier)) is not None:
+            return run
+        for end in (close, *ends):
+            try:
+                return self._decoder.decode_repaired(buffer[:end]), None, end
+            except ValueError:
+                continue
+        if misplaced and len(buffer) < _EVENT_LIMIT_BYTES:
+            return None
+        return self._decoder.salvage(buffer[:close]), None, close
+
+    def _first_that_decodes(
+        self, buffer: bytes, ends: list[int]
+    ) -> tuple[list[Row], bytes, int] | None:
+        for end in ends:
+            try:
+                return self._decoder.decode(buffer[:end]), buffer[:end], end
+            except msgspec.DecodeError:
+                continue
+        return None
+
+    def _last_run(self, buffer: bytes, *, bare: bool) -> tuple[list[Row], int]:
+        """Save what can be saved before the end of the array, with no text left to read."""
+        ends = [match.span() for match in _ARRAY_END.finditer(buffer)]
+        for end, after in ends if not self._is_whole(buffer) else []:
+            tail = buffer[after:]
+            if not tail.strip() if bare else _is_object(b'{"traceEvents":0' + tail):
+                return self._decoder.salvage(buffer[: end + 1]), end + 1
+        raise CutShortError(
+            "it ends inside the traceEvents array", f"byte {self._source.total - len(buffer)}"
+        )
+
+    def _is_whole(self, buffer: bytes) -> bool:
+        return self._first_that_decodes(buffer, [len(buffer)]) is not None
+
+    def _rest(self, tail: bytes) -> bytes:
+        """Read what follows the array: a few log lines and settings, if the file is whole."""
+        while more := self._read(1 + len(tail) // BLOCK_BYTES):
+            tail += more
+            if len(tail) > _OUTSIDE_LIMIT_BYTES:
+                self._refuse_if_events_in(tail)
+        return tail
+
+    def _refuse_if_events_in(self, tail: bytes) -> None:
+        if count := len(_EVENT_PHASE.findall(tail)):
+            raise TraceError(
+                f"damaged beyond repair: {count} events follow the end of the array of events",
+                file=self._source.path,
+                place=f"byte {self._source.total - len(tail)}",
+            )
+
+    def _read_metadata(self, head: bytes | None, tail: bytes) -> None:
+        if head is None:
+            if tail.strip():
+                self._refuse_if_events_in(tail)
+                self.warnings.append("text after the array of events was ignored")
+            return
+        text = head + b'"traceEvents":0' + tail
+        try:
+            self.metadata = load_object(text)
+        except ValueError as error:
+            self._refuse_if_events_in(tail)
+            at_end = isinstance(error, json.JSONDecodeError) and error.pos >= len(
+                error.doc.rstrip()
+            )
+            if at_end or not tail.rstrip().endswith(b"}"):
+                what = "it ends inside the top-level object"
+                raise CutShortError(what, f"byte {self._source.total}") from error
+            self._save_metadata(text)
+
+    def _save_metadata(self, text: bytes) -> None:
+        """Pick what a conversion uses out of a damaged top level."""
+        self.warnings.append("the top level of the file is damaged; parts of it were read")
+        for key in ESSENTIAL_KEYS:
+            if match := re.search(rb'"' + key.encode() + rb'"\s*:\s*', text):
+                try:
+                    self.metadata[key] = load_value_at(text, match.end())
+                except ValueError:
+                    self.warnings.append(f"{key} could not be read")
+
+
+#: Keys of the top level that a conversion uses.
+ESSENTIAL_KEYS = (
+    "distributedInfo",
+    "baseTimeNanoseconds",
+    "deviceProperties",
+    "host_name",
+)
+
+_BOM = b"\xef\xbb\xbf"
+# Not inside a string, where the quotes are escaped.
+_ARRAY = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
+_KEY_SPAN = 64  # more than the key, its colon, the bracket and their spacing
+_OUTSIDE_LIMIT_BYTES = 1 << 28
+_EVENT_LIMIT_BYTES = 1 << 24
+_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+_ARRAY_END = re.compile(rb"\}\s*,?\s*\]")
+_MAX_ENDS = 64
+_TRUNCATED = "truncated"
+_EVENT_PHASE = re.compile(rb'"ph"\s*:\s*"')
+
+
+def _last_boundary(buffer: bytes) -> int:
+    """Find the end of the last event that another one seems to follow; 0 if there is none."""
+    window = 4096
+    while True:
+        start = max(0, len(buffer) - window)
+        close = 0
+        for match in _BOUNDARY.finditer(buffer, start):
+            close = match.start() + 1
+        if close or start == 0:
+            return close
+        window *= 8
+
+
+def _is_object(text: bytes) -> bool:
+    try:
+        load_object(text)
+    except ValueError:
+        return False
+    return True
