@@ -1,0 +1,383 @@
+"""A directory of Kineto traces to one ExecutionGraph: the order in which things are done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...base.errors import TraceError, UsageError
+from ...graph.columns import Flavour, LaneKind
+from ...graph.coverage import Coverage, Dropped, Inference
+from .assemble import RankInput, assemble, measure_transfers
+from .clocks import Alignment, align
+from .comms import find_comms
+from .cpu import add_cpu_job, complete_waits, read_main, seen_waits
+from .device import add_device
+from .discover import discover
+from .events import Category
+from .host import add_host
+from .job import read_job
+from .match import match, symmetric_members
+from .nodes import Names, RankNodes
+from .steps import find_windows, select_steps
+from .streams import add_stream_waits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from ...graph.columns import DependencyModel, ExecutionGraph
+    from .comms import Comms
+    from .device import Device
+    from .events import KinetoTrace
+    from .match import Matched
+    from .steps import Windows
+
+_DEVICE_ROWS = (int(Category.KERNEL), int(Category.MEMCPY), int(Category.MEMSET))
+
+
+@dataclass
+class _Rank:
+    """A rank on its way from events to nodes."""
+
+    rank: int
+    trace: KinetoTrace
+    windows: Windows
+    comms: Comms
+    nodes: RankNodes
+    device: Device | None = None
+
+
+def convert_kineto(
+    path: Path,
+    *,
+    model: DependencyModel | None = None,
+    steps: Sequence[str] | None = None,
+    assume_missing: bool = False,
+    processes: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ExecutionGraph:
+    """Convert the Kineto traces of a job.
+
+    Parameters
+    ----------
+    path : Path
+        A directory with one trace per rank, or one trace.
+    model : str, optional
+        Dependency model; the richest that the trace supports by default.
+    steps : sequence of str, optional
+        Consecutive steps to convert, by name or number; all by default.
+    assume_missing : bool
+        Assume the members of groups that were not traced to arrive with those that were.
+    processes : int, optional
+        Processes that read files at the same time.
+    progress : callable, optional
+        Called with bytes read and bytes to read.
+
+    Returns
+    -------
+    ExecutionGraph
+
+    Raises
+    ------
+    TraceError
+        If files are damaged or missing, or of no use.
+    GraphError
+        If the ranks contradict each other.
+    UsageError
+        If the model or the steps cannot be had from this trace.
+    """
+    traces = read_job(path, processes=processes, progress=progress)
+    on_device = any(bool(np.isin(t.category, _DEVICE_ROWS).any()) for t in traces)
+    if not on_device and not any((t.category == int(Category.CPU_OP)).any() for t in traces):
+        raise TraceError(
+            "the trace has neither device work nor operations: nothing to convert",
+            file=path,
+            rank=traces[0].rank,
+        )
+    numbers = [int(t.rank or 0) for t in traces]
+    world = max([t.world_size or 0 for t in traces] + [number + 1 for number in numbers])
+    windows = select_steps([find_windows(t) for t in traces], steps)
+    chosen = _choose_model(model, traces, windows, on_device=on_device)
+    names = Names()
+    ranks = [
+        _Rank(n, t, w, find_comms(t, world, device_job=on_device), RankNodes(names))
+        for n, t, w in zip(numbers, traces, windows, strict=True)
+    ]
+    coverage = _coverage_of_files(path, traces)
+    if not windows[0].marked:
+        coverage.warnings.append("no step annotation: the whole trace is taken as one step")
+    if on_device:
+        for rank in ranks:
+            _device_rank(rank, chosen)
+    else:
+        _cpu_ranks(ranks, coverage)
+        if chosen == "serial":
+            for rank in ranks:
+                _make_serial(rank.nodes)
+    matched = match(numbers, [r.comms.ops for r in ranks], world, assume_missing=assume_missing)
+    alignment = _align(ranks, matched)
+    inputs = [
+        RankInput(
+            r.rank,
+            r.trace.host_name,
+            _device_name(r.trace),
+            r.nodes,
+            r.comms.ops,
+            r.trace.base_ns + offset,
+            r.windows.begin_ns,
+        )
+        for r, offset in zip(ranks, alignment.offset_ns.tolist(), strict=True)
+    ]
+    transfers = measure_transfers(inputs, matched)
+    _report_comms(coverage, ranks, matched)
+    _report_edges(coverage, ranks)
+    _report_clocks(coverage, alignment, transfers.clock_errors)
+    return assemble(
+        inputs,
+        matched,
+        transfers,
+        names,
+        model=chosen,
+        source="kineto-gpu" if on_device else "kineto-cpu",
+        trace=str(path),
+        world_size=world,
+        step_names=windows[0].names,
+        coverage=coverage,
+    )
+
+
+def _choose_model(
+    wanted: DependencyModel | None,
+    traces: list[KinetoTrace],
+    windows: list[Windows],
+    *,
+    on_device: bool,
+) -> DependencyModel:
+    """Take the richest model that the trace supports, or the one that is wanted."""
+    if not on_device:
+        if wanted == "stream":
+            raise UsageError(
+                "the stream model needs device work; in a CPU job host operations are the "
+                "compute: use the host model"
+            )
+        return wanted or "host"
+    launches = all(
+        bool(
+            (
+                (t.category == int(Category.RUNTIME))
+                & (t.start_ns >= w.begin_ns[0])
+                & (t.start_ns < w.end_ns[-1])
+            ).any()
+        )
+        for t, w in zip(traces, windows, strict=True)
+    )
+    if wanted == "host" and not launches:
+        raise UsageError(
+            "the host model needs launch calls, which this trace lacks; use the stream model"
+        )
+    return wanted or ("host" if launches else "stream")
+
+
+def _device_rank(rank: _Rank, model: DependencyModel) -> None:
+    """Build the nodes of a rank of a device job."""
+    nodes = rank.nodes
+    rank.device = device = add_device(nodes, rank.trace, rank.comms, rank.windows)
+    _keep_converted(rank)
+    if model == "serial":
+        _add_markers(nodes, rank.windows)
+        _make_serial(nodes)
+        return
+    order, host_waits = add_stream_waits(nodes, rank.trace, rank.comms, device)
+    if model == "host":
+        add_host(nodes, rank.trace, rank.comms, rank.windows, device, order, host_waits)
+    else:
+        _add_markers(nodes, rank.windows)
+
+
+def _keep_converted(rank: _Rank) -> None:
+    """Leave only the operations that became nodes, renumbered."""
+    used = sorted(set(rank.nodes.op) - {-1})
+    number = {old: new for new, old in enumerate(used)}
+    rank.comms.ops = [rank.comms.ops[old] for old in used]
+    rank.nodes.op = [number.get(op, -1) for op in rank.nodes.op]
+
+
+def _add_markers(nodes: RankNodes, windows: Windows) -> None:
+    """Step ends without a host lane: each follows what ended last before it."""
+    ends = np.array(nodes.end, dtype=np.int64)
+    steps = np.array(nodes.step, dtype=np.int64)
+    lane = nodes.add_lane(LaneKind.HOST, 0)
+    for k, end in enumerate(windows.end_ns):
+        marker = nodes.add(end, end, Flavour.GAP, lane, "step end", k)
+        if nodes.markers:
+            nodes.after(marker, nodes.markers[-1], "step order")
+        rows = np.flatnonzero((ends <= end) & (steps <= k))
+        if len(rows):
+            nodes.after(marker, int(rows[np.argmax(ends[rows])]), "step order")
+        nodes.markers.append(marker)
+
+
+def _make_serial(nodes: RankNodes) -> None:
+    """Replace all dependencies by one chain in order of start: the `serial` model."""
+    order = sorted(range(len(nodes)), key=lambda n: (nodes.start[n], nodes.end[n], n))
+    lane = nodes.add_lane(LaneKind.STREAM, 0)
+    markers = set(nodes.markers)
+    before = -1
+    for node in order:
+        nodes.deps[node] = []
+        duration = nodes.end[node] - nodes.start[node]
+        if before >= 0 and nodes.end[before] > nodes.start[node]:
+            # What overlapped runs one after the other, later than measured: that is the model.
+            nodes.counts["serial: nodes moved after what they overlapped"] += 1
+            nodes.start[node] = nodes.end[before]
+            nodes.end[node] = nodes.start[node] + duration
+        if node not in markers:
+            nodes.lane[node] = lane
+        if before >= 0:
+            nodes.after(node, before, "serial order")
+        before = node
+
+
+def _cpu_ranks(ranks: list[_Rank], coverage: Coverage) -> None:
+    """Build the nodes of all ranks of a CPU job."""
+    mains = [read_main(r.trace, r.comms, r.windows) for r in ranks]
+    waits = [seen_waits(r.trace, r.comms, m, r.windows) for r, m in zip(ranks, mains, strict=True)]
+    seen = sum(len(w) for w in waits)
+    waits, elsewhere, assumed = complete_waits(
+        [r.trace for r in ranks],
+        [r.comms for r in ranks],
+        mains,
+        [r.windows for r in ranks],
+        waits,
+    )
+    for rank, main, mine in zip(ranks, mains, waits, strict=True):
+        add_cpu_job(rank.nodes, rank.trace, rank.comms, main, rank.windows, mine)
+    for count, text in (
+        (seen, "the main thread falls silent until just after the collective ends"),
+        (elsewhere, "the same wait was seen at the same place in another step or rank"),
+    ):
+        if count:
+            coverage.inferred.append(Inference("waits for collectives", count, text))
+    if assumed:
+        coverage.assumed.append(
+            f"{assumed} collectives were never seen waited for: waited for no later than the next "
+            "one that was, or at the step's end"
+        )
+
+
+def _align(ranks: list[_Rank], matched: Matched) -> Alignment:
+    """Find one clock for all ranks."""
+    starts, ends, members = [], [], []
+    node_of = [{op: node for node, op in enumerate(r.nodes.op) if op >= 0} for r in ranks]
+    zero = ranks[0].trace.base_ns
+    for instance in symmetric_members(matched, [r.comms.ops for r in ranks]):
+        rows = [(ranks[r].nodes, node_of[r][i], ranks[r].trace.base_ns - zero) for r, i in instance]
+        starts.append(np.array([nodes.start[n] + base for nodes, n, base in rows]))
+        ends.append(np.array([nodes.end[n] + base for nodes, n, base in rows]))
+        members.append(np.array([r for r, _ in instance]))
+    return align([r.trace.host_name for r in ranks], starts, ends, members)
+
+
+def _device_name(trace: KinetoTrace) -> str:
+    if not trace.devices:
+        return ""
+    used = trace.device[np.isin(trace.category, _DEVICE_ROWS) & (trace.device >= 0)]
+    ordinal = int(np.bincount(used).argmax()) if len(used) else 0
+    return trace.devices[ordinal] if ordinal < len(trace.devices) else trace.devices[0]
+
+
+def _coverage_of_files(path: Path, traces: list[KinetoTrace]) -> Coverage:
+    """Begin the coverage report with what was read."""
+    ignored = discover(path).ignored
+    coverage = Coverage(
+        files=len(traces), ignored_files=[f"{name.name}: {why}" for name, why in ignored]
+    )
+    for trace in traces:
+        coverage.events_seen += trace.events_seen
+        coverage.warnings += [f"rank {trace.rank}: {text}" for text in trace.warnings]
+    return coverage
+
+
+def _report_comms(coverage: Coverage, ranks: list[_Rank], matched: Matched) -> None:
+    """Report what became of communication."""
+    evidence: Counter[str] = Counter()
+    dropped: Counter[tuple[str, str]] = Counter()
+    for rank in ranks:
+        coverage.events_used += len(rank.nodes)
+        for op in rank.comms.ops:
+            coverage.collectives_seen += 1
+            evidence[op.evidence] += 1
+            if op.size_bytes >= 0:
+                coverage.bytes_known += op.size_bytes
+            else:
+                coverage.bytes_unknown_nodes += 1
+        for _, name in rank.comms.unknown:
+            dropped[f"operation of kernel {name}", "its type is not in the trace: guessed"] += 1
+        if rank.comms.alone:
+            dropped["communication in groups of one rank", "moves no data: kept as compute"] += len(
+                rank.comms.alone
+            )
+        if rank.device is not None:
+            for what, count in rank.device.dropped.items():
+                dropped[what, "outside the chosen steps"] += count
+        coverage.warnings += [f"rank {rank.rank}: {t}" for t in dict.fromkeys(rank.comms.warnings)]
+    coverage.collectives_matched = sum(
+        len(m) for m, absent in zip(matched.instances, matched.missing, strict=True) if not absent
+    )
+    coverage.assumed_members = sum(matched.missing)
+    coverage.assumed += matched.assumptions
+    roots = sum(rank.comms.assumed_roots for rank in ranks)
+    if roots:
+        coverage.assumed.append(
+            f"{roots} broadcasts, reduces, gathers or scatters without a recorded root: the first "
+            "member of the group"
+        )
+    coverage.inferred += [
+        Inference("collective type, size and group", count, text)
+        for text, count in sorted(evidence.items())
+        if text != "kernel metadata"
+    ]
+    coverage.dropped += [Dropped(what, n, why) for (what, why), n in sorted(dropped.items())]
+    if coverage.bytes_unknown_nodes:
+        coverage.warnings.append(
+            f"{coverage.bytes_unknown_nodes} communication nodes have no size in the trace: they "
+            "keep their measured time on every network"
+        )
+    if coverage.assumed_members:
+        coverage.warnings.append(
+            f"{coverage.assumed_members} members of groups were not traced: assumed to arrive with "
+            "those that were; every figure rests on that"
+        )
+
+
+def _report_edges(coverage: Coverage, ranks: list[_Rank]) -> None:
+    """Report the dependencies that were inferred, and those that the times contradict."""
+    edges: Counter[str] = Counter()
+    for rank in ranks:
+        edges += rank.nodes.counts
+    for text, count in sorted(edges.items()):
+        what = text.split(":")[0]
+        if "contradicted" in text:
+            coverage.dropped.append(Dropped(what, count, "contradicted by the measured times"))
+        elif "inferred" in text:
+            coverage.inferred.append(Inference(what, count, text.split(": ", 1)[1]))
+        elif "moved" in text or "cut" in text:
+            coverage.warnings.append(f"{count} {text}")
+
+
+def _report_clocks(coverage: Coverage, alignment: Alignment, clock_errors: int) -> None:
+    """Report how the ranks' clocks were brought together."""
+    coverage.clock_residual_ns = alignment.residual_ns
+    if alignment.hosts > 1:
+        coverage.inferred.append(
+            Inference("clock offsets", alignment.hosts, "ends of symmetric collectives")
+        )
+    if clock_errors:
+        coverage.warnings.append(
+            f"{clock_errors} operations end on one rank before they start on another: clock "
+            "error, their transfer time is not used"
+        )

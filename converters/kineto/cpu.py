@@ -1,0 +1,399 @@
+"""CPU jobs: host operations are the compute, and threads that serve a queue communicate.
+
+The main thread is cut at every operation boundary where nothing nests; its operations are
+compute, what lies between them is the interpreter. Each ``gloo:*`` event is an operation of a
+queue that several threads serve first come first served; it was enqueued by the ``c10d::*``
+operation before it. The main thread waits for a collective where it falls silent until just
+after the collective's end; a wait that was seen at one place in one step or rank is there in the
+others too, even if it did not have to wait.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...graph.columns import Collective, Flavour, Kind, LaneKind
+from .events import Category
+from .host import thread_number
+from .names import collective_from_op
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .comms import Comms
+    from .events import KinetoTrace
+    from .nodes import RankNodes
+    from .steps import Windows
+
+#: A silence ends because of a collective if it ends within this of it, or within a tenth of the
+#: silence (a thread that shares its core wakes late).
+WAKE_NS = 200_000
+#: Shorter silences before a collective's end are not waits, unless they end with it.
+SILENCE_NS = 20_000
+WITH_NS = 1_000
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A place where the main thread waits for a collective.
+
+    Attributes
+    ----------
+    step : int
+        Step of the main thread.
+    place : int
+        How many events the main thread has begun in this step when it goes on.
+    name : str
+        The event that it goes on with.
+    op : int
+        Index of the operation waited for.
+    begin_ns, resume_ns : int
+        The silence; equal where nothing had to be waited for.
+    seen : bool
+        Whether the silence was seen (else taken from another step or rank).
+    """
+
+    step: int
+    place: int
+    name: str
+    op: int
+    begin_ns: int
+    resume_ns: int
+    seen: bool
+
+
+@dataclass
+class MainThread:
+    """What the main thread of a CPU job did within the chosen steps.
+
+    Attributes
+    ----------
+    events : list of int
+        Its operations, by start.
+    steps : list of int
+        Step of each.
+    places : list of int
+        Position of each within its step.
+    enqueued : list of int
+        Per communication operation, the event that enqueued it, or -1.
+    numbers : list of tuple
+        Per communication operation: step and number within the step.
+    """
+
+    events: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    enqueued: list[int] = field(default_factory=list)
+    numbers: list[tuple[int, int]] = field(default_factory=list)
+
+
+def read_main(trace: KinetoTrace, comms: Comms, windows: Windows) -> MainThread:
+    """Collect the main thread's operations and pair collectives with what enqueued them.
+
+    Parameters
+    ----------
+    trace, comms, windows
+        The rank's events, communication and chosen steps. Operations that were enqueued outside
+        the steps are taken out of `comms`.
+    """
+    main = MainThread()
+    begin, ends = windows.begin_ns[0], np.array(windows.end_ns, dtype=np.int64)
+    rows = np.flatnonzero(
+        (trace.thread == windows.thread)
+        & (trace.category == int(Category.CPU_OP))
+        & (trace.start_ns >= begin)
+        & (trace.start_ns < ends[-1])
+    )
+    main.events = rows.tolist()
+    main.steps = np.searchsorted(ends, trace.start_ns[rows], side="right").tolist()
+    seen: Counter[int] = Counter()
+    for step in main.steps:
+        main.places.append(seen[step])
+        seen[step] += 1
+    enqueuers: dict[Collective, list[int]] = defaultdict(list)
+    for event in main.events:
+        name = trace.strings[trace.name[event]]
+        if name.startswith("c10d::"):
+            coll = collective_from_op(name.removeprefix("c10d::"))
+            if coll is not Collective.NONE:
+                enqueuers[coll].append(event)
+    kept, numbers = [], Counter[int]()
+    used: set[int] = set()
+    for op in sorted(comms.ops, key=lambda o: o.order):
+        options = enqueuers[op.coll]
+        at = bisect_right([int(trace.start_ns[e]) for e in options], op.order) - 1
+        # First come first served: the earliest call not yet paired with an operation.
+        free = [e for e in options[: at + 1] if e not in used]
+        by = free[0] if free else -1
+        when = int(trace.start_ns[by]) if by >= 0 else op.order
+        if not begin <= when < int(ends[-1]):
+            continue
+        used.add(by)
+        step = min(int(np.searchsorted(ends, when, side="right")), len(ends) - 1)
+        kept.append(op)
+        main.enqueued.append(by)
+        main.numbers.append((step, numbers[step]))
+        numbers[step] += 1
+    comms.ops = kept
+    return main
+
+
+def _silences(trace: KinetoTrace, main: MainThread, windows: Windows) -> list[tuple[int, int, int]]:
+    """Stretches without any event boundary: (begin, end, innermost open event or -1)."""
+    boundaries: list[tuple[int, int, int]] = []
+    has_child: set[int] = set()
+    stack: list[int] = []
+    for event in main.events:
+        start = int(trace.start_ns[event])
+        while stack and int(trace.start_ns[stack[-1]] + trace.dur_ns[stack[-1]]) <= start:
+            stack.pop()
+        if stack:
+            has_child.add(stack[-1])
+        stack.append(event)
+        boundaries.append((start, 1, event))
+        boundaries.append((start + int(trace.dur_ns[event]), 0, event))
+    boundaries.sort(key=lambda b: (b[0], b[1]))
+    found = []
+    open_events: list[int] = []
+    previous = windows.begin_ns[0]
+    for time, opens, event in [*boundaries, (windows.end_ns[-1], 1, -1)]:
+        if time > previous:
+            inner = open_events[-1] if open_events else -1
+            # A leaf operation computes; an open one with others inside it may be waiting.
+            if inner < 0 or inner in has_child:
+                found.append((previous, time, inner))
+        previous = max(previous, time)
+        if opens:
+            open_events.append(event)
+        elif event in open_events:
+            open_events.remove(event)
+    return found
+
+
+def seen_waits(trace: KinetoTrace, comms: Comms, main: MainThread, windows: Windows) -> list[Wait]:
+    """Waits that show as silences of the main thread."""
+    ends = sorted(
+        (int(trace.start_ns[o.event] + trace.dur_ns[o.event]), i) for i, o in enumerate(comms.ops)
+    )
+    times = [t for t, _ in ends]
+    starts = [int(trace.start_ns[e]) for e in main.events]
+    found = []
+    for begin, resume, _ in _silences(trace, main, windows):
+        at = bisect_right(times, resume) - 1
+        if at < 0 or times[at] <= begin:
+            continue
+        done, op = ends[at]
+        if done - begin < SILENCE_NS and resume - done > WITH_NS:
+            continue
+        if resume - done > max(WAKE_NS, (resume - begin) // 10):
+            continue
+        by = main.enqueued[op]
+        if by >= 0 and int(trace.start_ns[by]) >= resume:
+            continue
+        index = bisect_left(starts, resume)
+        step = min(
+            int(np.searchsorted(np.array(windows.end_ns), resume, side="left")),
+            len(windows.end_ns) - 1,
+        )
+        inside = index < len(main.events) and main.steps[index] == step
+        place = main.places[index] if inside else -1
+        name = trace.strings[trace.name[main.events[index]]] if inside else "step end"
+        found.append(Wait(step, place, name, op, begin, resume, seen=True))
+    return found
+
+
+def complete_waits(
+    traces: list[KinetoTrace],
+    comms: list[Comms],
+    mains: list[MainThread],
+    windows: list[Windows],
+    waits: list[list[Wait]],
+) -> tuple[list[list[Wait]], int, int]:
+    """Add the waits that did not have to wait: seen elsewhere, or in order, or at the step's end.
+
+    Returns
+    -------
+    waits : list of list of Wait
+        All waits of each rank, by time.
+    elsewhere, assumed : int
+        Waits added because another step or rank has them, and those put before the next wait of
+        the rank or at the step's end.
+    """
+    votes: dict[int, Counter[tuple[int, str]]] = defaultdict(Counter)
+    for r, mine in enumerate(waits):
+        for wait in mine:
+            votes[mains[r].numbers[wait.op][1]][wait.place, wait.name] += 1
+    elsewhere = assumed = 0
+    out = []
+    for r, mine in enumerate(waits):
+        have = {wait.op for wait in mine}
+        main, trace = mains[r], traces[r]
+        index = {(s, p): i for i, (s, p) in enumerate(zip(main.steps, main.places, strict=True))}
+        added = list(mine)
+        for op, (step, number) in enumerate(main.numbers):
+            if op in have:
+                continue
+            event = comms[r].ops[op].event
+            done = int(trace.start_ns[event] + trace.dur_ns[event])
+            placed = None
+            for (place, name), _ in votes[number].most_common():
+                at = index.get((step, place))
+                if at is None or trace.strings[trace.name[main.events[at]]] != name:
+                    continue
+                time = int(trace.start_ns[main.events[at]])
+                if time >= done:
+                    placed = Wait(step, place, name, op, time, time, seen=False)
+                    elsewhere += 1
+                    break
+            if placed is None:
+                # Frameworks wait in the order of issue: no later than for the next one seen.
+                later = [
+                    w.begin_ns
+                    for w in mine
+                    if w.begin_ns >= done and main.numbers[w.op] > (step, number)
+                ]
+                time = min([*later, windows[r].end_ns[step]])
+                if time >= done:
+                    placed = Wait(step, -1, "in order", op, time, time, seen=False)
+                    assumed += 1
+            if placed is not None:
+                added.append(placed)
+        out.append(sorted(added, key=lambda w: (w.resume_ns, w.begin_ns)))
+    return out, elsewhere, assumed
+
+
+class _MainLane:
+    """The main thread while it is being cut into nodes."""
+
+    def __init__(self, nodes: RankNodes, trace: KinetoTrace, windows: Windows) -> None:
+        self.nodes, self.trace = nodes, trace
+        self.lane = nodes.add_lane(LaneKind.HOST, thread_number(trace, windows.thread))
+        self.cursor = windows.begin_ns[0]
+        self.last = -1
+        self.step = 0
+        self.busy_until = self.cursor
+        self.operation = ""
+
+    def add(self, start: int, end: int, flavour: Flavour, name: str) -> int:
+        """Add the next node of the lane and return it."""
+        node = self.nodes.add(start, end, flavour, self.lane, name, self.step)
+        if self.last >= 0:
+            self.nodes.after(node, self.last, "host order")
+        self.cursor, self.last = end, node
+        return node
+
+    def advance(self, time_ns: int) -> None:
+        """Cover the thread up to a moment: the running operation, then the interpreter."""
+        if self.cursor < min(time_ns, self.busy_until):
+            self.add(self.cursor, min(time_ns, self.busy_until), Flavour.COMPUTE, self.operation)
+        if self.cursor < time_ns:
+            self.add(self.cursor, time_ns, Flavour.HOST, "interpreter")
+
+    def begin_step(self, time_ns: int, step: int) -> None:
+        """Move on to a step."""
+        self.advance(time_ns)
+        self.step = step
+
+    def end_step(self, time_ns: int, step: int) -> None:
+        """Mark where the annotation of a step ends."""
+        self.advance(time_ns)
+        at = max(time_ns, self.cursor)
+        marker = self.nodes.add(at, at, Flavour.GAP, self.lane, "step end", step)
+        if self.last >= 0:
+            self.nodes.after(marker, self.last, "host order")
+        self.nodes.markers.append(marker)
+
+    def wait(self, wait: Wait, comm: int) -> None:
+        """Wait for a collective: what follows starts when it has ended."""
+        self.advance(wait.begin_ns)
+        start = max(self.cursor, self.nodes.end[comm])
+        node = self.add(start, max(wait.resume_ns, start), Flavour.HOST, "wake-up")
+        evidence = "seen as silence" if wait.seen else "seen elsewhere or assumed"
+        self.nodes.after(node, comm, f"waits for collectives: {evidence}")
+
+    def begin_operation(self, event: int, comm: int | None) -> None:
+        """Begin an operation, which may enqueue a collective."""
+        start = int(self.trace.start_ns[event])
+        end = start + int(self.trace.dur_ns[event])
+        self.advance(start)
+        if end > self.busy_until:
+            self.busy_until = end
+            self.operation = self.trace.strings[self.trace.name[event]]
+        if comm is not None:
+            # The call enqueues somewhere inside itself, before the queue can have begun it.
+            self.advance(max(start, min(end, self.nodes.start[comm])))
+            if self.last >= 0:
+                self.nodes.after(comm, self.last, "enqueued by the main thread")
+
+
+def add_cpu_job(
+    nodes: RankNodes,
+    trace: KinetoTrace,
+    comms: Comms,
+    main: MainThread,
+    windows: Windows,
+    waits: list[Wait],
+) -> None:
+    """Add the nodes of a CPU job's rank: the `host` dependency model.
+
+    Parameters
+    ----------
+    nodes : RankNodes
+        Nodes of the rank, extended.
+    trace, comms, main, windows
+        The rank's events, communication, main thread and chosen steps.
+    waits : list of Wait
+        Where the main thread waits for which operation.
+    """
+    thread = _MainLane(nodes, trace, windows)
+    comm_nodes = _add_queues(nodes, trace, comms, main)
+    enqueues = {event: comm_nodes[i] for i, event in enumerate(main.enqueued) if event >= 0}
+    # In order of time and, at one moment, of sense.
+    moments: list[tuple[int, int, Callable[[], None]]] = []
+    for event in main.events:
+        action = partial(thread.begin_operation, event, enqueues.get(event))
+        moments.append((int(trace.start_ns[event]), 3, action))
+    moments += [(w.begin_ns, 2, partial(thread.wait, w, comm_nodes[w.op])) for w in waits]
+    for k, (begin, end) in enumerate(zip(windows.begin_ns, windows.end_ns, strict=True)):
+        moments.append((begin, 1, partial(thread.begin_step, begin, k)))
+        moments.append((end, 4, partial(thread.end_step, end, k)))
+    moments.sort(key=lambda m: (m[0], m[1]))
+    for _, _, happen in moments:
+        happen()
+
+
+def _add_queues(nodes: RankNodes, trace: KinetoTrace, comms: Comms, main: MainThread) -> list[int]:
+    """Add the communication, one queue a group, and return the node of each operation."""
+    queues: dict[str, list[int]] = defaultdict(list)
+    for i, op in enumerate(comms.ops):
+        queues[op.group.name].append(i)
+    lane_of: dict[int, int] = {}
+    for mine in queues.values():
+        threads = sorted({int(trace.thread[comms.ops[i].event]) for i in mine})
+        lane = nodes.add_lane(LaneKind.QUEUE, thread_number(trace, threads[0]), len(threads))
+        lane_of.update(dict.fromkeys(mine, lane))
+    added = []
+    for i, op in enumerate(comms.ops):
+        start = int(trace.start_ns[op.event])
+        kind = Kind.COMM_COLL
+        if op.coll is Collective.SEND_RECV:
+            kind = Kind.SEND if op.sends else Kind.RECV
+        added.append(
+            nodes.add(
+                start,
+                start + int(trace.dur_ns[op.event]),
+                Flavour.COMM,
+                lane_of[i],
+                trace.strings[trace.name[op.event]],
+                main.numbers[i][0],
+                kind=kind,
+                op=i,
+            )
+        )
+    return added

@@ -1,0 +1,158 @@
+"""Which part of a trace is converted: the recorded steps and their windows on each rank."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...base.errors import TraceError, UsageError
+from .events import Category
+from .names import STEP_PATTERNS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .events import KinetoTrace
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The chosen steps of one rank (S of them), in time order.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Annotation of each step; the same on all ranks.
+    begin_ns, end_ns : tuple of int
+        Its window on the host, on the clock of the trace.
+    thread : int
+        The thread that carries the annotations, as an index into the trace's threads.
+    marked : bool
+        False where no annotation was found and the whole trace is one step.
+    """
+
+    names: tuple[str, ...]
+    begin_ns: tuple[int, ...]
+    end_ns: tuple[int, ...]
+    thread: int
+    marked: bool
+
+
+def _annotations(trace: KinetoTrace, pattern: re.Pattern[str]) -> list[int]:
+    wanted = [i for i, text in enumerate(trace.strings) if pattern.search(text)]
+    if not wanted:
+        return []
+    rows = (trace.category == int(Category.USER_ANNOTATION)) & np.isin(trace.name, wanted)
+    events = np.flatnonzero(rows).tolist()
+    # A nested marker (or one on a second thread) belongs to the step around it.
+    kept: list[int] = []
+    for event in events:
+        if not kept or trace.start_ns[event] >= trace.start_ns[kept[-1]] + trace.dur_ns[kept[-1]]:
+            kept.append(event)
+    return kept
+
+
+def _main_thread(trace: KinetoTrace) -> int:
+    host = np.isin(trace.category, [int(Category.CPU_OP), int(Category.RUNTIME)])
+    if not host.any():
+        return -1
+    return int(np.bincount(trace.thread[host]).argmax())
+
+
+def find_windows(trace: KinetoTrace) -> Windows:
+    """Find the recorded steps of one rank.
+
+    Parameters
+    ----------
+    trace : KinetoTrace
+        Events of the rank.
+
+    Returns
+    -------
+    Windows
+        The steps found, or the whole trace as one step named ``trace``.
+
+    Raises
+    ------
+    TraceError
+        If the trace has no events.
+    """
+    for pattern in STEP_PATTERNS:
+        events = _annotations(trace, pattern)
+        if events:
+            return Windows(
+                tuple(trace.strings[trace.name[e]] for e in events),
+                tuple(int(trace.start_ns[e]) for e in events),
+                tuple(int(trace.start_ns[e] + trace.dur_ns[e]) for e in events),
+                int(trace.thread[events[0]]),
+                marked=True,
+            )
+    if len(trace) == 0:
+        raise TraceError("the trace has no events", file=trace.path, rank=trace.rank)
+    begin = int(trace.start_ns.min())
+    end = int((trace.start_ns + trace.dur_ns).max())
+    return Windows(("trace",), (begin,), (end,), _main_thread(trace), marked=False)
+
+
+def select_steps(windows: Sequence[Windows], wanted: Sequence[str] | None) -> list[Windows]:
+    """Keep the chosen steps on every rank.
+
+    Parameters
+    ----------
+    windows : sequence of Windows
+        Steps found, one entry per rank.
+    wanted : sequence of str or None
+        Step names or the numbers in them; None keeps those that all ranks recorded.
+
+    Returns
+    -------
+    list of Windows
+        The same steps on every rank, consecutive.
+
+    Raises
+    ------
+    TraceError
+        If the ranks have no step in common.
+    UsageError
+        If a wanted step was not recorded, or the wanted steps are not consecutive.
+    """
+    if not all(w.marked for w in windows):
+        # One rank without annotations makes the windows incomparable: take whole traces.
+        return list(windows)
+    if (
+        len(windows) > 1
+        and len({w.names for w in windows}) > 1
+        and not all(re.search(r"\d", name) for w in windows for name in w.names)
+    ):
+        raise TraceError("the ranks recorded different steps, and their names have no numbers")
+    shared = [name for name in windows[0].names if all(name in w.names for w in windows)]
+    if not shared:
+        listing = "; ".join(f"rank {i}: {', '.join(w.names)}" for i, w in enumerate(windows))
+        raise TraceError(f"the ranks have no recorded step in common ({listing})")
+    if wanted:
+        chosen = []
+        for step in wanted:
+            match = [n for n in shared if n == step or re.search(rf"#{re.escape(step)}$", n)]
+            if not match:
+                raise UsageError(f"step {step!r} was not recorded; there are {', '.join(shared)}")
+            chosen += match
+        positions = sorted(shared.index(name) for name in set(chosen))
+        if positions != list(range(positions[0], positions[-1] + 1)):
+            raise UsageError("the chosen steps must be consecutive: they run as one program")
+        shared = [shared[p] for p in positions]
+    kept = []
+    for window in windows:
+        index = [window.names.index(name) for name in shared]
+        kept.append(
+            Windows(
+                tuple(shared),
+                tuple(window.begin_ns[i] for i in index),
+                tuple(window.end_ns[i] for i in index),
+                window.thread,
+                marked=True,
+            )
+        )
+    return kept
