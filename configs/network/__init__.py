@@ -1,0 +1,1 @@
+"""Network presets (YAML), each number with its source."""

@@ -1,0 +1,1 @@
+"""ExecutionGraph and Network in, timeline out: the native engine and what it reports."""

@@ -1,0 +1,325 @@
+"""Networks as files and presets, the preset of a trace, and the placement of ranks."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from whatif.base.errors import GraphError, NetworkError
+from whatif.simulator.network import (
+    Network,
+    Tier,
+    Topology,
+    check_priced,
+    load_network,
+    match_preset,
+    preset_names,
+    save_network,
+)
+from whatif.simulator.placement import Placement, place
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Domain, then allowed GB/s per chip and direction of scale-up and scale-out (a row of the
+# plausibility table collected from vendors and measurements; Gb/s / 8 for scale-out). The lower
+# ends allow effective values, the upper ends are nominal.
+PLAUSIBLE = {
+    "v100x8": (8, (110, 150), None),
+    "dgx_a100": (8, (200, 300), (6 / 8, 200 / 8)),
+    "perlmutter_a100": (4, (200, 300), (100 / 8, 200 / 8)),
+    "dgx_h100": (8, (340, 450), (100 / 8, 400 / 8)),
+    "dgx_b200": (8, (600, 900), (200 / 8, 400 / 8)),
+    "mi300x": (8, (300, 448), (100 / 8, 400 / 8)),
+}
+
+
+def test_every_preset_for_devices_has_a_row_to_check_it() -> None:
+    assert set(PLAUSIBLE) | {"loopback"} == set(preset_names())
+
+
+@pytest.mark.parametrize("name", PLAUSIBLE)
+def test_presets_are_plausible(name: str) -> None:
+    domain, up, out = PLAUSIBLE[name]
+    network = load_network(name)
+    assert network.tiers[0].size == domain
+    # Nominal is the upper end exactly: a bidirectional or aggregate figure would exceed it.
+    assert network.tiers[0].bandwidth_gb_s == up[1]
+    assert up[0] <= network.tiers[0].effective_gb_s <= up[1]
+    assert (len(network.tiers) > 1) == (out is not None)
+    if out is not None:
+        assert network.tiers[1].bandwidth_gb_s == out[1]
+        assert out[0] <= network.tiers[1].effective_gb_s <= out[1]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_are_complete(name: str) -> None:
+    network = load_network(name)
+    assert network.name == name
+    assert all(tier.source and tier.latency_ns > 0 for tier in network.tiers)
+    assert network.assumptions
+    check_priced(network)
+
+
+def test_tier_bandwidths_are_gb_per_second_not_gib() -> None:
+    assert Tier(size=2, bandwidth_gb_s=3, efficiency=0.5).effective_gb_s == 1.5
+
+
+positive = st.floats(1e-6, 1e6)
+tiers = st.builds(
+    Tier,
+    topology=st.sampled_from(["switch", "ring", "fully_connected"]),
+    size=st.integers(1, 1 << 20),
+    bandwidth_gb_s=positive,
+    latency_ns=st.floats(0, 1e9),
+    efficiency=st.floats(1e-6, 1),
+    endpoint_ns_per_byte=st.floats(0, 1e3),
+    base_ns=st.floats(-1e9, 1e9),
+    source=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"])),
+)
+
+
+@given(
+    network=st.builds(Network, name=st.just("a: b"), tiers=st.lists(tiers, min_size=1, max_size=2))
+)
+def test_a_saved_network_is_read_back_unchanged(
+    network: Network, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "network.yaml"
+    save_network(network, path)
+    assert load_network(path) == network
+
+
+GOOD: dict[str, Any] = {"size": 8, "bandwidth_gb_s": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"bandwidth_gb_s": "nan"}, r"tiers\[1\]\.bandwidth_gb_s"),
+        ({"bandwidth_gb_s": math.inf}, r"tiers\[1\]\.bandwidth_gb_s"),
+        ({"bandwidth_gb_s": -1}, r"tiers\[1\]\.bandwidth_gb_s"),
+        ({"bandwidth_gb_s": 0}, r"tiers\[1\]\.bandwidth_gb_s"),
+        ({"bandwidth_gb_s": "fast"}, r"tiers\[1\]\.bandwidth_gb_s"),
+        ({"efficiency": 0}, r"tiers\[1\]\.efficiency"),
+        ({"efficiency": 1.01}, r"tiers\[1\]\.efficiency"),
+        ({"efficiency": math.nan}, r"tiers\[1\]\.efficiency"),
+        ({"size": 0}, r"tiers\[1\]\.size"),
+        ({"size": 2.5}, r"tiers\[1\]\.size"),
+        ({"latency_ns": -1}, r"tiers\[1\]\.latency_ns"),
+        ({"endpoint_ns_per_byte": -1}, r"tiers\[1\]\.endpoint_ns_per_byte"),
+        ({"base_ns": math.nan}, r"tiers\[1\]\.base_ns"),
+        ({"topology": "torus"}, r"tiers\[1\]\.topology"),
+        ({"bandwith": 3}, r"tiers\[1\]: .*bandwith"),
+    ],
+)
+def test_a_malformed_tier_is_refused_by_file_and_field(
+    tmp_path: Path, change: dict[str, Any], field: str
+) -> None:
+    path = tmp_path / "mine.yaml"
+    content = {"name": "mine", "tiers": [GOOD, {**GOOD, **change}]}
+    path.write_bytes(msgspec.yaml.encode(content))
+    with pytest.raises(NetworkError, match=rf"mine\.yaml, {field}"):
+        load_network(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"", "expected a mapping"),
+        (b"- 1", "expected a mapping"),
+        (b"name: x\ntiers: [", "not YAML"),
+        (b"name: \x80", "not YAML"),
+        (b"name: x", "missing required field `tiers`"),
+        (b"name: x\ntiers: 3", "tiers: Expected `array`"),
+        (b"name: x\ntiers: []", "one or two tiers, this one has 0"),
+        (b"name: x\ntiers:\n- {size: 2, bandwidth_gb_s: 1}\nnics: 3", "unknown field `nics`"),
+    ],
+)
+def test_a_malformed_file_is_refused_by_name(tmp_path: Path, text: bytes, problem: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(text)
+    with pytest.raises(NetworkError, match=rf"mine\.yaml.*{problem}"):
+        load_network(path)
+
+
+def test_a_number_with_an_exponent_and_no_point_is_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: x\ntiers:\n- {size: 2, bandwidth_gb_s: 1e3}")
+    assert load_network(path).tiers[0].bandwidth_gb_s == 1000
+
+
+def test_an_unknown_name_lists_the_presets() -> None:
+    with pytest.raises(NetworkError, match="presets: dgx_a100, "):
+        load_network("dgx_a10")
+
+
+def test_a_network_that_cannot_be_written_or_read_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NetworkError, match="cannot be written"):
+        save_network(load_network("loopback"), tmp_path / "missing" / "x.yaml")
+    with pytest.raises(NetworkError, match="cannot be read"):
+        load_network(tmp_path)
+
+
+@pytest.mark.parametrize("topology", ["ring", "fully_connected"])
+def test_topologies_without_a_price_are_refused_by_tier(topology: Topology) -> None:
+    network = Network(name="t", tiers=[Tier(**GOOD), Tier(**GOOD, topology=topology)])
+    with pytest.raises(NetworkError, match=rf"tier scaleout: .*{topology}.*supported: switch"):
+        check_priced(network)
+
+
+@pytest.mark.parametrize(
+    ("device", "num_ranks", "hosts", "preset"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 8, ["a"] * 8, "dgx_a100"),
+        ("A100-SXM4-40GB", 16, [""] * 16, "dgx_a100"),
+        ("NVIDIA A100-PG509-200", 8, [""], "dgx_a100"),
+        ("NVIDIA A100-SXM4-40GB", 8, ["nid1"] * 4 + ["nid2"] * 4, "perlmutter_a100"),
+        ("Tesla V100-SXM2-32GB", 8, ["a"] * 8, "v100x8"),
+        ("NVIDIA H100 80GB HBM3", 16, ["a"] * 8 + ["b"] * 8, "dgx_h100"),
+        ("NVIDIA H200", 8, [], "dgx_h100"),
+        ("NVIDIA B200", 8, [], "dgx_b200"),
+        ("AMD Instinct MI300X", 8, [], "mi300x"),
+        ("", 4, ["me"] * 4, "loopback"),
+        ("", 2, ["me", "you"], "loopback"),
+    ],
+)
+def test_the_preset_follows_from_device_count_and_hosts(
+    device: str, num_ranks: int, hosts: list[str], preset: str
+) -> None:
+    network = match_preset(device, num_ranks, hosts)
+    assert network is not None
+    assert network.name == preset
+    assert network.assumptions[0].startswith(f"preset {preset} chosen because")
+    assert network.assumptions[1:] == load_network(preset).assumptions
+
+
+@pytest.mark.parametrize(
+    ("device", "num_ranks", "hosts"),
+    [
+        ("Tesla V100-SXM2-32GB", 16, [""] * 16),  # more than the node of the preset
+        ("Tesla V100-SXM2-32GB", 8, ["a"] * 4 + ["b"] * 4),
+        ("Tesla V100-PCIE-16GB", 2, [""]),  # other links from here on
+        ("NVIDIA A100 80GB PCIe", 2, [""]),
+        ("NVIDIA A800-SXM4-80GB", 8, [""]),
+        ("NVIDIA H100 PCIe", 2, [""]),
+        ("NVIDIA H100 NVL", 2, [""]),
+        ("NVIDIA H20", 8, [""]),
+        ("NVIDIA GH200 480GB", 4, [""]),
+        ("NVIDIA GB200", 4, [""]),
+        ("AMD Instinct MI250X", 8, [""]),
+        ("NVIDIA GeForce RTX 4090", 2, [""]),
+    ],
+)
+def test_a_device_without_a_preset_gets_none(device: str, num_ranks: int, hosts: list[str]) -> None:
+    assert match_preset(device, num_ranks, hosts) is None
+
+
+def two_tiers(size: int, domains: int = 1024) -> Network:
+    up = Tier(size=size, bandwidth_gb_s=100)
+    return Network(name="t", tiers=[up, Tier(size=domains, bandwidth_gb_s=10)])
+
+
+def test_a_rank_map_counts_more_than_hosts() -> None:
+    placed = place(two_tiers(2), range(4), ["a", "a", "b", "b"], 4, {0: 7, 1: 2, 2: 7, 3: 2})
+    assert placed.kind == "rank map"
+    assert placed.domain.tolist() == [7, 2, 7, 2]
+    assert placed.num_domains == 2
+
+
+@pytest.mark.parametrize(
+    ("rank_map", "problem"),
+    [
+        ({0: 0, 1: 0, 3: 1}, "rank 2: .*no domain"),
+        ({0: 0, 1: 0, 2: -1, 3: 1}, "rank 2: .*negative"),
+        ({0: 0, 1: 0, 2: 0, 3: 1}, "3 ranks in one domain"),
+        ({0: 0, 1: 1, 2: 2, 3: 3}, "at most 3"),
+    ],
+)
+def test_a_rank_map_that_does_not_fit_is_refused(rank_map: dict[int, int], problem: str) -> None:
+    with pytest.raises(NetworkError, match=problem):
+        place(two_tiers(2, 3), range(4), [""] * 4, 4, rank_map)
+
+
+def test_the_ranks_of_a_host_are_a_domain() -> None:
+    placed = place(two_tiers(4), range(6), ["a", "b", "a", "b", "a", "b"], 6)
+    assert placed.kind == "host names"
+    assert placed.domain.tolist() == [0, 1, 0, 1, 0, 1]
+    assert placed.description == "host names: 6 ranks in 2 domains of 3 (room for 4)"
+
+
+def test_a_host_with_more_ranks_than_a_domain_holds_is_split() -> None:
+    placed = place(two_tiers(2), range(6), ["a"] * 5 + ["b"], 6)
+    assert placed.domain.tolist() == [0, 0, 1, 1, 2, 3]
+    assert placed.description == "host names: 6 ranks in 4 domains of 1 to 2 (room for 2)"
+
+
+def test_ranks_fill_domains_by_number_where_a_host_is_unknown() -> None:
+    placed = place(two_tiers(4), range(6), ["a", "b", "a", "b", "a", ""], 6)
+    assert placed.kind == "contiguous"
+    assert placed.domain.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_one_tier_holds_all_ranks_whatever_their_host() -> None:
+    one = Network(name="t", tiers=[Tier(**GOOD)])
+    assert place(one, range(2), ["a", "b"], 2).domain.tolist() == [0, 0]
+    with pytest.raises(NetworkError, match=r"9 ranks in 2 domains .* at most 1"):
+        place(one, range(2), ["a", "b"], 9)
+
+
+def test_an_untraced_rank_joins_the_traced_ranks_next_to_it() -> None:
+    placed = place(two_tiers(4), [0, 5], ["a", "b"], 12)
+    assert placed.domain.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+
+
+@given(
+    world=st.integers(1, 40),
+    size=st.integers(1, 9),
+    data=st.data(),
+)
+def test_no_domain_is_ever_overfull(world: int, size: int, data: st.DataObject) -> None:
+    traced = sorted(data.draw(st.sets(st.integers(0, world - 1))))
+    hosts = [data.draw(st.sampled_from("abc")) for _ in traced]
+    placed = place(two_tiers(size), traced, hosts, world)
+    assert len(placed.domain) == world
+    assert np.bincount(placed.domain).max() <= size
+    for left, right in pairwise(traced):
+        if hosts[traced.index(left)] != hosts[traced.index(right)]:
+            assert placed.kind == "contiguous" or placed.domain[left] != placed.domain[right]
+    other = data.draw(st.integers(1, 30))
+    moved = placed.regrouped(other)
+    assert np.bincount(moved.domain).max() <= other
+    if other >= size:
+        assert moved.num_domains <= placed.num_domains
+
+
+def test_a_larger_domain_takes_old_domains_whole() -> None:
+    hosts = [host for host in "abcd" for _ in range(4)]
+    placed = place(two_tiers(8), range(16), hosts, 16)
+    assert placed.regrouped(16).domain.tolist() == [0] * 8 + [1] * 8
+    assert placed.regrouped(8).domain.tolist() == placed.domain.tolist()
+
+
+def test_a_smaller_domain_takes_part_of_an_old_one() -> None:
+    strided = Placement("rank map", np.array([0, 1, 0, 1, 0, 1, 0, 1]), 4)
+    assert strided.regrouped(2).domain.tolist() == [0, 2, 0, 2, 1, 3, 1, 3]
+    assert strided.regrouped(3).num_domains == 4
+
+
+def test_a_domain_of_no_multiple_is_filled_rank_by_rank() -> None:
+    placed = place(two_tiers(4), range(12), [""] * 12, 12)
+    assert placed.regrouped(6).domain.tolist() == [0] * 6 + [1] * 6
+
+
+def test_a_rank_that_the_job_lacks_has_no_domain() -> None:
+    placed = place(two_tiers(4), range(4), [""] * 4, 4)
+    assert placed.domains_of([3, 0]).tolist() == [0, 0]
+    for rank in (4, -1):
+        with pytest.raises(GraphError, match=rf"rank {rank}: .*0 to 3 only"):
+            placed.domains_of([0, rank])
