@@ -1,0 +1,1 @@
+"""Fit a network to a trace or to benchmark tables."""
