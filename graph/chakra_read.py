@@ -136,33 +136,38 @@ def _read_ours(readers: list[_RankReader]) -> ExecutionGraph:
     for reader in readers:
         _read_rank(reader, columns, deps)
         rank_ptr.append(len(columns["kind"]))
-    graph = ExecutionGraph(
-        model=cast("DependencyModel", job.model),
-        source=job.source,
-        trace=job.trace,
-        ranks=np.array(job.ranks, np.int64),
-        rank_ptr=np.array(rank_ptr, np.int64),
-        world_size=job.world_size,
-        hosts=tuple(job.hosts),
-        devices=tuple(job.devices),
-        base_ns=np.array(job.base_ns, np.int64),
-        start_offset_ns=np.array(job.start_offset_ns, np.int64),
-        names=tuple(job.names),
-        dep_ptr=np.array(deps.ptr, np.int64),
-        dep_node=np.array(deps.node, np.int64),
-        dep_kind=np.array(deps.kind, np.int8),
-        dep_lag_ns=np.array(deps.lag_ns, np.int64),
-        lanes=Lanes(
-            rank=np.array(job.lanes.rank, np.int32),
-            kind=np.array(job.lanes.kind, np.int8),
-            number=np.array(job.lanes.number, np.int64),
-            servers=np.array(job.lanes.servers, np.int32),
-        ),
-        groups=tuple(Group(g.name, tuple(g.ranks), g.description) for g in job.groups),
-        steps=_steps(job.steps, len(job.ranks)),
-        coverage=job.coverage,
-        **{column: np.array(values, _DTYPES[column]) for column, values in columns.items()},
-    )
+    try:
+        graph = ExecutionGraph(
+            model=cast("DependencyModel", job.model),
+            source=job.source,
+            trace=job.trace,
+            ranks=np.array(job.ranks, np.int64),
+            rank_ptr=np.array(rank_ptr, np.int64),
+            world_size=job.world_size,
+            hosts=tuple(job.hosts),
+            devices=tuple(job.devices),
+            base_ns=np.array(job.base_ns, np.int64),
+            start_offset_ns=np.array(job.start_offset_ns, np.int64),
+            names=tuple(job.names),
+            dep_ptr=np.array(deps.ptr, np.int64),
+            dep_node=np.array(deps.node, np.int64),
+            dep_kind=np.array(deps.kind, np.int8),
+            dep_lag_ns=np.array(deps.lag_ns, np.int64),
+            lanes=Lanes(
+                rank=np.array(job.lanes.rank, np.int32),
+                kind=np.array(job.lanes.kind, np.int8),
+                number=np.array(job.lanes.number, np.int64),
+                servers=np.array(job.lanes.servers, np.int32),
+            ),
+            groups=tuple(Group(g.name, tuple(g.ranks), g.description) for g in job.groups),
+            steps=_steps(job.steps, len(job.ranks)),
+            coverage=job.coverage,
+            **{column: np.array(values, _DTYPES[column]) for column, values in columns.items()},
+        )
+    except (OverflowError, ValueError) as error:
+        raise GraphError(
+            f"a value is out of range ({error})", file=readers[0].file.parent
+        ) from error
     validate(graph)
     return graph
 

@@ -297,6 +297,8 @@ def _check_pairs(members: _Members) -> None:
 def _check_membership(members: _Members) -> None:
     graph = members.graph
     collective = members.coll != Collective.SEND_RECV
+    if not collective.any():  # pairs need no group
+        return
     width = int(max(graph.ranks.max(), *(max(g.ranks, default=0) for g in graph.groups), 0)) + 1
     needed = [
         [r for r in group.ranks if members.complete or r in graph.ranks] for group in graph.groups

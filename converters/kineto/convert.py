@@ -249,7 +249,6 @@ def _cpu_ranks(ranks: list[_Rank], coverage: Coverage) -> None:
     seen = sum(len(w) for w in waits)
     waits, elsewhere, assumed = complete_waits(
         [r.trace for r in ranks],
-        [r.comms for r in ranks],
         mains,
         [r.windows for r in ranks],
         waits,

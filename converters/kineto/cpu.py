@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 #: A silence ends because of a collective if it ends within this of it, or within a tenth of the
 #: silence (a thread that shares its core wakes late).
 WAKE_NS = 200_000
+#: A collective may be done before its event ends, if its thread lost the processor to the one it
+#: woke: a silence of this length may end up to a tenth of the event before it.
+EARLY_NS = 200_000
 #: Shorter silences before a collective's end are not waits, unless they end with it.
 SILENCE_NS = 20_000
 WITH_NS = 1_000
@@ -82,6 +85,9 @@ class MainThread:
         Position of each within its step.
     enqueued : list of int
         Per communication operation, the event that enqueued it, or -1.
+    done_ns : list of int
+        Per communication operation, when it was done: the end of its event, or earlier where
+        the main thread went on before.
     numbers : list of tuple
         Per communication operation: step and number within the step.
     """
@@ -90,6 +96,7 @@ class MainThread:
     steps: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     enqueued: list[int] = field(default_factory=list)
+    done_ns: list[int] = field(default_factory=list)
     numbers: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -138,6 +145,7 @@ def read_main(trace: KinetoTrace, comms: Comms, windows: Windows) -> MainThread:
         step = min(int(np.searchsorted(ends, when, side="right")), len(ends) - 1)
         kept.append(op)
         main.enqueued.append(by)
+        main.done_ns.append(int(trace.start_ns[op.event] + trace.dur_ns[op.event]))
         main.numbers.append((step, numbers[step]))
         numbers[step] += 1
     comms.ops = kept
@@ -177,40 +185,56 @@ def _silences(trace: KinetoTrace, main: MainThread, windows: Windows) -> list[tu
 
 
 def seen_waits(trace: KinetoTrace, comms: Comms, main: MainThread, windows: Windows) -> list[Wait]:
-    """Waits that show as silences of the main thread."""
-    ends = sorted(
-        (int(trace.start_ns[o.event] + trace.dur_ns[o.event]), i) for i, o in enumerate(comms.ops)
-    )
+    """Waits that show as silences of the main thread.
+
+    Where the main thread goes on shortly before the event of what it waits for ends, the
+    operation was done then: `main.done_ns` is set back.
+    """
+    ends = sorted((done, i) for i, done in enumerate(main.done_ns))
     times = [t for t, _ in ends]
-    starts = [int(trace.start_ns[e]) for e in main.events]
-    found = []
-    for begin, resume, _ in _silences(trace, main, windows):
+    silences = _silences(trace, main, windows)
+    found: dict[int, int] = {}
+    unexplained = []
+    for number, (begin, resume, _) in enumerate(silences):
         at = bisect_right(times, resume) - 1
-        if at < 0 or times[at] <= begin:
-            continue
-        done, op = ends[at]
-        if done - begin < SILENCE_NS and resume - done > WITH_NS:
-            continue
-        if resume - done > max(WAKE_NS, (resume - begin) // 10):
-            continue
-        by = main.enqueued[op]
-        if by >= 0 and int(trace.start_ns[by]) >= resume:
-            continue
+        done, op = ends[at] if at >= 0 else (begin, -1)
+        together = resume - done <= WITH_NS if done - begin < SILENCE_NS else True
+        prompt = resume - done <= max(WAKE_NS, (resume - begin) // 10)
+        if done > begin and together and prompt and _enqueued_before(trace, main, op, resume):
+            found[number] = op
+        elif resume - begin >= EARLY_NS:
+            unexplained.append(number)
+    waited = set(found.values())
+    for number in unexplained:
+        begin, resume, _ = silences[number]
+        for op, done in enumerate(main.done_ns):
+            start = int(trace.start_ns[comms.ops[op].event])
+            running = start < resume < done and done - resume <= max(WAKE_NS, (done - start) // 10)
+            if op not in waited and running and _enqueued_before(trace, main, op, begin + 1):
+                found[number] = op
+                waited.add(op)
+                main.done_ns[op] = resume
+                break
+    starts = [int(trace.start_ns[e]) for e in main.events]
+    waits = []
+    for number, op in sorted(found.items()):
+        begin, resume, _ = silences[number]
         index = bisect_left(starts, resume)
-        step = min(
-            int(np.searchsorted(np.array(windows.end_ns), resume, side="left")),
-            len(windows.end_ns) - 1,
-        )
+        step = min(int(np.searchsorted(windows.end_ns, resume)), len(windows.end_ns) - 1)
         inside = index < len(main.events) and main.steps[index] == step
         place = main.places[index] if inside else -1
         name = trace.strings[trace.name[main.events[index]]] if inside else "step end"
-        found.append(Wait(step, place, name, op, begin, resume, seen=True))
-    return found
+        waits.append(Wait(step, place, name, op, begin, resume, seen=True))
+    return waits
+
+
+def _enqueued_before(trace: KinetoTrace, main: MainThread, op: int, time_ns: int) -> bool:
+    by = main.enqueued[op]
+    return by < 0 or int(trace.start_ns[by]) < time_ns
 
 
 def complete_waits(
     traces: list[KinetoTrace],
-    comms: list[Comms],
     mains: list[MainThread],
     windows: list[Windows],
     waits: list[list[Wait]],
@@ -239,8 +263,7 @@ def complete_waits(
         for op, (step, number) in enumerate(main.numbers):
             if op in have:
                 continue
-            event = comms[r].ops[op].event
-            done = int(trace.start_ns[event] + trace.dur_ns[event])
+            done = main.done_ns[op]
             placed = None
             for (place, name), _ in votes[number].most_common():
                 at = index.get((step, place))
@@ -387,7 +410,7 @@ def _add_queues(nodes: RankNodes, trace: KinetoTrace, comms: Comms, main: MainTh
         added.append(
             nodes.add(
                 start,
-                start + int(trace.dur_ns[op.event]),
+                main.done_ns[i],
                 Flavour.COMM,
                 lane_of[i],
                 trace.strings[trace.name[op.event]],
