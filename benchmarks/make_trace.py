@@ -5,7 +5,7 @@ threads, kernels, copies, flows, all-reduces with full metadata, in the text lay
 of a real file. The times are made up and nothing is learnt from simulating it; it is for
 measuring how fast a trace of a given size is read.
 
-    python benchmarks/make_trace.py /tmp/trace.json --size-mb 200
+    python benchmarks/make_trace.py trace.json --size-mb 200
 """
 
 from __future__ import annotations

@@ -118,7 +118,15 @@ def convert_kineto(
         if chosen == "serial":
             for rank in ranks:
                 _make_serial(rank.nodes)
-    matched = match(numbers, [r.comms.ops for r in ranks], world, assume_missing=assume_missing)
+    try:
+        matched = match(numbers, [r.comms.ops for r in ranks], world, assume_missing=assume_missing)
+    except TraceError as error:
+        if not coverage.ignored_files:
+            raise
+        left_out = "; ".join(coverage.ignored_files[:4])
+        raise TraceError(
+            f"{error.message} (left out of the directory: {left_out})", rank=error.rank
+        ) from error
     alignment = _align(ranks, matched)
     inputs = [
         RankInput(

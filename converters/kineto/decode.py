@@ -165,22 +165,31 @@ class RowDecoder:
         list of Row
             Those that could be decoded; the others are counted in `damaged`.
         """
-        cuts = [match.span() for match in _BETWEEN.finditer(text)]
-        begins = [0, *(end - 1 for _, end in cuts)]
-        ends = [*(begin + 1 for begin, _ in cuts), len(text)]
         rows: list[Row] = []
+        for begin, end in _spans(text, next_event_like_first(text)):
+            try:
+                rows += self.decode_repaired(text[begin:end])
+            except ValueError:
+                rows += self._salvage_piece(text[begin:end])
+        return rows
+
+    def _salvage_piece(self, text: bytes) -> list[Row]:
+        """Decode what can be decoded of a damaged event, and of others that stick to it."""
+        rows: list[Row] = []
+        pieces = _spans(text, _NEXT_OBJECT)
         i = 0
-        while i < len(begins):
+        while i < len(pieces):
             # An event that holds lists of objects was cut into several pieces: try to rejoin it.
-            for j in range(i, min(i + _MAX_PIECES, len(begins))):
+            begin, end = pieces[i]
+            for j in range(i, min(i + _MAX_PIECES, len(pieces))):
                 try:
-                    rows += self.decode_repaired(text[begins[i] : ends[j]])
+                    rows += self.decode_repaired(text[begin : pieces[j][1]])
                 except ValueError:
                     continue
                 i = j + 1
                 break
             else:
-                row = _row_from_fragments(text[begins[i] : ends[i]])
+                row = _row_from_fragments(text[begin:end])
                 if row is None:
                     self.damaged += 1
                 else:
@@ -234,6 +243,36 @@ def as_int(value: object) -> int:
     return number if -(1 << 63) <= number < 1 << 63 else -1
 
 
+def next_event_like_first(text: bytes) -> re.Pattern[bytes]:
+    """Pattern of what separates two events if the second begins with the key the text begins with.
+
+    That tells events from objects inside their arguments, since a producer writes the fields of
+    all events in one order.
+    """
+    match = _FIRST_KEY.match(text)
+    key = re.escape(match[1]) if match else b""
+    return re.compile(rb"\}[\s,]*(?=\{\s*" + key + b")")
+
+
+def _spans(text: bytes, separator: re.Pattern[bytes]) -> list[tuple[int, int]]:
+    """Where the pieces between separators begin and end; a separator's brace is in the piece."""
+    between = [match.span() for match in separator.finditer(text)]
+    begins = [0, *(end for _, end in between)]
+    ends = [*(begin + 1 for begin, _ in between), len(text)]
+    return list(zip(begins, ends, strict=True))
+
+
+def ends_inside_event(text: bytes) -> bool:
+    """Whether a run of events stops before its last event does; damage is something else."""
+    try:
+        _load_repaired(b"[" + text + b"]")
+    except json.JSONDecodeError as error:
+        return error.pos >= len(error.doc) - 1
+    except ValueError:
+        return False
+    return False
+
+
 def load_object(text: bytes) -> dict[str, Any]:
     """Decode a JSON object, repairing damage that needs no guess.
 
@@ -264,7 +303,8 @@ def load_value_at(text: bytes, start: int) -> Any:  # noqa: ANN401 (any JSON val
 
 # An event of which one piece cannot be decoded is joined with up to this many that follow.
 _MAX_PIECES = 8
-_BETWEEN = re.compile(rb"\}[\s,]*\{")
+_NEXT_OBJECT = re.compile(rb"\}[\s,]*(?=\{)")
+_FIRST_KEY = re.compile(rb'\{\s*("[^"\\]{1,40}")\s*:')
 _ESCAPE = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
 _BARE_NUMBER = re.compile(rb"(?<=:)(\s*)[-+]?(?:nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
 _TRAILING_COMMA = re.compile(rb",(?=\s*[}\]])")

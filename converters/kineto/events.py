@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class Category(IntEnum):
-    """Categories of events, with the older spellings folded in."""
+    """Categories of events, with the older spellings folded in.
+
+    Events of category OTHER or PYTHON are counted by the reader and not kept.
+    """
 
     OTHER = 0
     CPU_OP = 1

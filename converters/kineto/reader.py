@@ -96,16 +96,25 @@ class _Numbering(dict[Any, int]):
         return number
 
 
+class _HostComm(dict[str, bool]):
+    """Whether a host event of a name describes communication."""
+
+    def __missing__(self, key: str) -> bool:
+        describes = self[key] = _HOST_COMM.search(key) is not None
+        return describes
+
+
 class _Names(_Numbering):
     """Numbers names, and notes which of them tell of communication."""
 
-    def __init__(self) -> None:
+    def __init__(self, host_comm: _HostComm) -> None:
         super().__init__()
+        self._host_comm = host_comm
         self._on_host = bytearray()
         self._on_device = bytearray()
 
     def __missing__(self, key: str) -> int:
-        self._on_host.append(_HOST_COMM.search(key) is not None)
+        self._on_host.append(self._host_comm[key])
         self._on_device.append(is_communication_kernel(key))
         return super().__missing__(key)
 
@@ -147,14 +156,16 @@ class _Growing:
 
     def view(self, name: str) -> NDArray[Any]:
         """Look at one column; nothing may be appended while the view lives."""
-        column = self._columns[name]
-        return np.frombuffer(column, dtype=column.typecode)
+        return _as_numpy(self._columns[name])
 
     def drain(self) -> Iterator[tuple[str, NDArray[Any]]]:
         """Hand out the columns one by one, so that each can be freed before the next."""
         for name in list(self._columns):
-            column = self._columns.pop(name)
-            yield name, np.frombuffer(column, dtype=column.typecode)
+            yield name, _as_numpy(self._columns.pop(name))
+
+
+def _as_numpy(column: array[int]) -> NDArray[Any]:
+    return np.frombuffer(column, dtype=f"i{column.itemsize}")
 
 
 class _Columns:
@@ -171,7 +182,8 @@ class _Columns:
         self._of_device = _Growing(row="q", correlation="q", device="q", stream="q")
         self._of_copy = _Growing(row="q", size_bytes="q")
         self._of_sync = _Growing(row="q", wait_stream="q", wait_correlation="q", event_id="q")
-        self._names = _Names()
+        self._host_comm = _HostComm()
+        self._names = _Names(self._host_comm)
         self._threads = _Numbering()
         self._categories = _Categories()
         self._args: dict[int, dict[str, Any]] = {}
@@ -241,16 +253,7 @@ class _Columns:
     ) -> None:
         self.seen += len(rows)
         category = np.array([self._categories[row.cat] for row in rows], dtype=np.int8)
-        timed = (start_ns != _NO_TIME) & (dur_ns != _NO_TIME)
-        if not timed.all():
-            self._without_time += int((~timed).sum())
-        negative = timed & (dur_ns < 0)
-        if negative.any():
-            self._negative += int(negative.sum())
-        known = _IS_KEPT[category]
-        if not known.all():
-            self._skipped.update([rows[i].cat for i in np.flatnonzero(~known).tolist()])
-        kept = timed & ~negative & known
+        kept = self._kept(rows, category, start_ns, dur_ns)
         if not kept.all():
             index = np.flatnonzero(kept)
             rows = [rows[i] for i in index.tolist()]
@@ -259,14 +262,6 @@ class _Columns:
             return
         name = np.array([self._names[row.name] for row in rows], dtype=np.int32)
         comm = self._names.tell_of_communication(name, category)
-        if not self._keep_host_ops:
-            dropped = (category == _CPU_OP) & ~comm
-            if dropped.any():
-                self._skipped.update([rows[i].cat for i in np.flatnonzero(dropped).tolist()])
-                index = np.flatnonzero(~dropped)
-                rows = [rows[i] for i in index.tolist()]
-                start_ns, dur_ns, category = start_ns[index], dur_ns[index], category[index]
-                name, comm = name[index], comm[index]
         args = self._decoder.args_of(rows)
         for i in np.flatnonzero(category == _KERNEL).tolist():
             comm[i] |= args[i].collective is not None
@@ -282,6 +277,26 @@ class _Columns:
             dur_ns=dur_ns,
             external_id=_external_ids(args),
         )
+
+    def _kept(
+        self,
+        rows: list[Row],
+        category: NDArray[np.int8],
+        start_ns: NDArray[np.int64],
+        dur_ns: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
+        """Choose the events to keep, and count the others by what is the matter with them."""
+        known = _IS_KEPT[category]
+        if not self._keep_host_ops:
+            operations = np.flatnonzero(category == _CPU_OP)
+            known[operations] = [self._host_comm[rows[i].name] for i in operations.tolist()]
+        timed = (start_ns != _NO_TIME) & (dur_ns != _NO_TIME)
+        kept: NDArray[np.bool_] = known & timed & (dur_ns >= 0)
+        if not kept.all():
+            self._skipped.update([rows[i].cat for i in np.flatnonzero(~known).tolist()])
+            self._without_time += int((known & ~timed).sum())
+            self._negative += int((known & timed & (dur_ns < 0)).sum())
+        return kept
 
     def _shared(self, args: dict[str, Any]) -> dict[str, Any]:
         """Use one string for all equal ones: names of groups and lists of ranks repeat."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...base.errors import TraceError
-from .decode import load_object, load_value_at
+from .decode import ends_inside_event, load_object, load_value_at, next_event_like_first
 from .sniff import GZIP_MAGIC
 
 if TYPE_CHECKING:
@@ -100,9 +100,6 @@ class TextBlocks:
             data = self._next_member(inflater.unused_data, file)
             if data:
                 inflater = zlib.decompressobj(wbits=31)
-        # What the last input holds may exceed the last block.
-        if not inflater.eof and (block := inflater.flush()):
-            yield block
         if not inflater.eof:
             raise CutShortError("the gzip data ends early", f"compressed byte {file.tell()}")
 
@@ -213,17 +210,19 @@ class EventStream:
         run = self._first_that_decodes(buffer, ends)
         if run is not None or not close:
             return run
-        closes = [match.start() + 1 for match in _BOUNDARY.finditer(buffer)]
-        earlier = [closes[-(1 << i)] for i in range(1, len(closes).bit_length())]
+        closes = [match.start() + 1 for match in next_event_like_first(buffer).finditer(buffer)]
+        earlier = [closes[-(1 << i)] for i in range(len(closes).bit_length())]
         if misplaced and (run := self._first_that_decodes(buffer, earlier)) is not None:
             return run
-        for end in (close, *ends):
+        for end in (closes[-1] if closes else close, *ends):
             try:
                 return self._decoder.decode_repaired(buffer[:end]), None, end
             except ValueError:
                 continue
-        if misplaced and len(buffer) < _EVENT_LIMIT_BYTES:
+        if (misplaced or not closes) and len(buffer) < _EVENT_LIMIT_BYTES:
             return None
+        # Where text is damaged, the best guess at the end of an event.
+        close = closes[-1] if closes else close
         return self._decoder.salvage(buffer[:close]), None, close
 
     def _first_that_decodes(
@@ -238,17 +237,14 @@ class EventStream:
 
     def _last_run(self, buffer: bytes, *, bare: bool) -> tuple[list[Row], int]:
         """Save what can be saved before the end of the array, with no text left to read."""
-        ends = [match.span() for match in _ARRAY_END.finditer(buffer)]
-        for end, after in ends if not self._is_whole(buffer) else []:
-            tail = buffer[after:]
-            if not tail.strip() if bare else _is_object(b'{"traceEvents":0' + tail):
-                return self._decoder.salvage(buffer[: end + 1]), end + 1
+        for match in _ARRAY_END.finditer(buffer):
+            end, tail = match.start() + 1, buffer[match.end() :]
+            closed = not tail.strip() if bare else _is_object(b'{"traceEvents":0' + tail)
+            if closed and not ends_inside_event(buffer[:end]):
+                return self._decoder.salvage(buffer[:end]), end
         raise CutShortError(
             "it ends inside the traceEvents array", f"byte {self._source.total - len(buffer)}"
         )
-
-    def _is_whole(self, buffer: bytes) -> bool:
-        return self._first_that_decodes(buffer, [len(buffer)]) is not None
 
     def _rest(self, tail: bytes) -> bytes:
         """Read what follows the array: a few log lines and settings, if the file is whole."""

@@ -1,8 +1,8 @@
 """How fast a Kineto trace becomes columns, and in how much memory, beside `orjson.loads`.
 
-Each reader runs in a fresh process on the same file, in the same run; orjson is warm-up for
-nobody, as the file is read once before. What orjson gives is a tree of Python objects, which is
-where most readers of traces start; ours are the sorted columns that a conversion uses.
+Each reader runs in a fresh process on the same file, which is brought into the page cache
+first. What orjson gives is a tree of Python objects, which is where most readers of traces start;
+ours are the sorted columns that a conversion uses.
 
     python benchmarks/parse_speed.py                  # generates 200 MB
     python benchmarks/parse_speed.py --size-mb 2000   # memory check; orjson would need 15 GB
