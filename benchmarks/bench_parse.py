@@ -4,9 +4,9 @@ Each reader runs in a fresh process on the same file, which is brought into the 
 first. What orjson gives is a tree of Python objects, which is where most readers of traces start;
 ours are the sorted columns that a conversion uses.
 
-    python benchmarks/parse_speed.py                  # generates 200 MB
-    python benchmarks/parse_speed.py --size-mb 2000   # memory check; orjson would need 15 GB
-    python benchmarks/parse_speed.py --trace my_trace.json.gz
+    python benchmarks/bench_parse.py                  # generates 200 MB
+    python benchmarks/bench_parse.py --size-mb 2000   # memory check; orjson would need 15 GB
+    python benchmarks/bench_parse.py --trace my_trace.json.gz
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The job is made up: on every rank a host thread launches kernels on one stream, 
 follows on another stream after every few of them, and the step ends when all is done. Ranks
 form one group, so every collective waits for all of them.
 
-    python benchmarks/simulate_speed.py --ranks 128 --collectives 256 --kernels 1000
+    python benchmarks/bench_simulate.py --ranks 128 --collectives 256 --kernels 1000
 
 The first simulation of an installation includes compilation by Numba; it is timed apart.
 """

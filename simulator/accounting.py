@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..graph.columns import Flavour
-from .engine import NEED_NOTHING, Program, Replay, array, compiled
+from .event_loop import NEED_NOTHING, Program, Replay, array, compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +50,6 @@ def account(
     completion_ns: Int,
     prog: Program,
     replay: Replay,
-    transfer_ns: Float,
     scale: Float,
 ) -> Int:
     """Divide the steps of every rank into categories.
@@ -69,7 +68,7 @@ def account(
     completion_ns : int64, shape (S,)
         Completion of each step over all ranks: step k is what lies between the completions of
         step k - 1 (for the first, the zero of the clock) and k.
-    prog, replay, transfer_ns, scale
+    prog, replay, scale
         As for `engine.replay`, and its result.
 
     Returns
@@ -82,7 +81,7 @@ def account(
     times, codes = np.empty(room, np.int64), np.empty(room, np.int64)
     ptr = np.zeros(len(rank_ptr), dtype=np.int64)
     _collect(
-        array(rank_ptr, np.int64), prog, replay, transfer_ns, scale, _OF_PART, times, codes, ptr
+        array(rank_ptr, np.int64), prog, replay, scale, _OF_PART, times, codes, ptr
     )
     owner = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
     order = np.lexsort((times[: ptr[-1]], owner))
@@ -113,7 +112,6 @@ def _collect(
     rank_ptr: Int,
     prog: Program,
     replay: Replay,
-    transfer: Float,
     scale: Float,
     of_part: Int,
     times: Int,
@@ -135,7 +133,7 @@ def _collect(
             else:
                 release = replay.release[node]
                 count = _add(times, codes, count, replay.start[node], release, _WAIT)
-                count = _add(times, codes, count, release, release + transfer[node], _COMM)
+                count = _add(times, codes, count, release, replay.transferred[node], _COMM)
         ptr[rank + 1] = count
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from ..graph.columns import EdgeKind, Flavour
 from ..graph.compress import LAG as _LAG_PART
 from ..graph.steps import device_work
-from .engine import (
+from .event_loop import (
     CAUSE_FREED,
     CAUSE_TURN,
     NEED_NOTHING,

@@ -113,7 +113,6 @@ class Simulation:
             self.completion_ns.max(axis=1),
             self.program,
             self.replay,
-            self.transfer_ns,
             self.scale,
         )
 
@@ -239,7 +238,7 @@ def simulate(
         where = placement or _default_placement(compressed.graph, network)
         prices = price(compressed.graph, compressed.instances, network, where)
 
-    from .engine import NEED_ITSELF, replay
+    from .engine import NEED_ITSELF, no_flows, replay
 
     program = _program(compressed)
     transfer, alone = _transfers(compressed, prices)
@@ -255,7 +254,7 @@ def simulate(
             f"{int(alone.sum())} communication nodes wait for nobody and keep their measured "
             f"duration: their {reason}"
         )
-    happened = replay(compressed, program, transfer, scale)
+    happened = replay(compressed, program, no_flows(compressed), transfer, scale)
     return Simulation(
         compressed=compressed,
         program=program,

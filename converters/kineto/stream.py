@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .decode import Row, RowDecoder
 
-#: Blocks that fit the second-level cache decode fastest (benchmarks/parse_speed.py).
+#: Blocks that fit the second-level cache decode fastest (benchmarks/bench_parse.py).
 BLOCK_BYTES = 1 << 17
 
 
