@@ -1,0 +1,1 @@
+"""Tables, JSON, CSV and Parquet from results; knows nothing of engines."""

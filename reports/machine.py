@@ -1,0 +1,144 @@
+"""Results for programs: JSON on stdout, tables as CSV and Parquet files.
+
+Column names carry their units. Files appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..base.errors import WhatIfError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pandas as pd
+
+    from ..sweeps.results import SimulateResult, SweepResult
+    from ..utility.results import UtilityResult
+    from .results import InspectResult
+
+
+def to_json(result: msgspec.Struct) -> str:
+    """Write a result as one JSON object."""
+    return msgspec.json.format(msgspec.json.encode(result), indent=2).decode()
+
+
+def utility_json(result: UtilityResult) -> str:
+    """Write the object of a sweep for one job; for several an object with the list `jobs`."""
+    return to_json(result.jobs[0] if len(result.jobs) == 1 else result)
+
+
+def sweep_frame(jobs: Sequence[SweepResult]) -> pd.DataFrame:
+    """One row for each result of each job; refused resources have no step but a reason."""
+    rows = []
+    for job in jobs:
+        common = {
+            "trace": job.trace,
+            "ranks": job.ranks,
+            "dependency_model": job.dependency_model,
+            "network": job.network.name,
+            "measured_step_ns": job.measured_step_ns,
+            "baseline_step_ns": job.baseline_step_ns,
+            "baseline_error_pct": job.baseline_error_pct,
+            "beyond_limit": job.beyond_limit,
+        }
+        for row in job.results:
+            fields = msgspec.structs.asdict(row)
+            low, high = fields.pop("utility_range_pct") or (None, None)
+            rows.append(
+                common
+                | fields
+                | {"utility_min_pct": low, "utility_max_pct": high, "refused_reason": None}
+            )
+        rows += [
+            common | {"resource": one.resource, "factor": one.factor, "refused_reason": one.reason}
+            for one in job.refused
+        ]
+    columns = [
+        *("trace", "ranks", "dependency_model", "network", "measured_step_ns"),
+        *("baseline_step_ns", "baseline_error_pct", "beyond_limit", "resource", "factor"),
+        *("step_ns", "utility_pct", "utility_min_pct", "utility_max_pct", "bound_pct"),
+        *("bound_reason", "shape_change", "refused_reason"),
+    ]
+    return _frame(rows, columns)
+
+
+def simulation_frame(result: SimulateResult) -> pd.DataFrame:
+    """One row for each rank."""
+    common = {
+        "trace": result.trace,
+        "dependency_model": result.dependency_model,
+        "network": None if result.network is None else result.network.name,
+        "step_ns": result.step_ns,
+        "measured_step_ns": result.measured_step_ns,
+        "baseline_error_pct": result.baseline_error_pct,
+        "beyond_limit": result.beyond_limit,
+    }
+    rows = [common | msgspec.structs.asdict(rank) for rank in result.per_rank]
+    return _frame(rows, list(rows[0]))
+
+
+def inspection_frame(result: InspectResult) -> pd.DataFrame:
+    """One row for each kind of communication."""
+    rows = [{"trace": result.trace} | msgspec.structs.asdict(one) for one in result.collectives]
+    columns = ["trace", "type", "group", "group_size", "bytes", "count", "transfer_ns_median"]
+    columns += ["wait_ns_median", "wait_ns_mean", "wait_ns_max"]
+    columns += ["duration_ns_median", "bus_gb_s_median"]
+    return _frame(rows, columns)
+
+
+def write_frame(frame: pd.DataFrame, *, csv: Path | None, parquet: Path | None) -> None:
+    """Write a table as CSV, as Parquet, or both.
+
+    Raises
+    ------
+    WhatIfError
+        If a file cannot be written; it is then as it was before.
+    """
+    if csv is not None:
+        _write(csv, lambda path: frame.to_csv(path, index=False))
+    if parquet is not None:
+        _write(parquet, lambda path: frame.to_parquet(path, index=False))
+
+
+# Whole numbers stay whole where some are missing.
+_WHOLE = ("ranks", "rank", "group_size", "bytes", "count")
+
+
+def _dtype(column: str) -> str:
+    if column in _WHOLE or column.endswith("_ns") or "_ns_" in column:
+        return "Int64"
+    if column == "factor" or column.endswith("_pct") or "_gb_s" in column:
+        return "float64"
+    return "boolean" if column == "beyond_limit" else "string"
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame.astype({column: _dtype(column) for column in columns})
+
+
+def _write(path: Path, save: Callable[[str], object]) -> None:
+    handle, name = -1, ""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+        save(name)
+        # mkstemp gives a private file; the result is an ordinary one.
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(name).chmod(0o666 & ~mask)
+        Path(name).replace(path)
+    except OSError as error:
+        raise WhatIfError(f"cannot be written: {error.strerror}", file=path) from error
+    finally:
+        if name:
+            Path(name).unlink(missing_ok=True)

@@ -1,0 +1,40 @@
+"""The network of a result as a table, with everything that was assumed of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ..sweeps.results import SimulateResult, SweepResult
+
+_TIERS = ("scale-up", "scale-out")
+
+
+def network_report(result: SweepResult | SimulateResult) -> list[RenderableType]:
+    """Show tiers and assumptions; nothing where measured transfers were replayed."""
+    network = result.network
+    if network is None:
+        return []
+    table = text.Columns(
+        names=["tier", "topology"],
+        numbers=["size", "GB/s", "efficiency", "latency", "base", "endpoint ns/byte"],
+    )
+    for name, tier in zip(_TIERS, network.tiers, strict=False):
+        table.row(
+            name,
+            tier.topology,
+            str(tier.size),
+            f"{tier.bandwidth_gb_s:.4g}",
+            f"{tier.efficiency:.3g}",
+            text.time(tier.latency_ns),
+            text.time(tier.base_ns),
+            f"{tier.endpoint_ns_per_byte:.3g}",
+        )
+    return [
+        *table.titled(f"Network: {network.name}"),
+        *text.remarks("Assumed", network.assumptions),
+    ]

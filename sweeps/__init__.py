@@ -1,0 +1,1 @@
+"""Resources, variants of networks, and running many simulations."""

@@ -1,0 +1,265 @@
+"""The resources that a sweep can make better, each turning a baseline into a variant.
+
+A resource knows what it scales and when it is not there to be scaled: a job that sends no byte
+over scale-out has no scale-out bandwidth, and is told so instead of a utility of 0. To add one,
+write its class here and put it into `RESOURCES`; the command line, `utility` and the reports
+find it there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from msgspec.structs import replace
+
+from ..base.errors import UsageError, WhatIfError
+from ..graph.columns import Flavour
+from ..simulator.network import TIER_NAMES
+from ..simulator.pricing import message_tiers, used_tiers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from ..simulator.network import Network, Tier
+    from ..simulator.placement import Placement
+    from .job import Job
+
+
+# What people call the tiers, from the inside out.
+_TIERS = ("scale-up", "scale-out")
+
+
+class ResourceError(WhatIfError):
+    """A job, its dependency model or its network does not have a resource."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A baseline with one resource changed.
+
+    Attributes
+    ----------
+    network : Network
+        Prices the transfers.
+    placement : Placement
+        Where the ranks sit.
+    compute_scale, host_scale : float
+        Multiply the durations of computation and of host work.
+    shape_change : str or None
+        What is different in the shape of the network.
+    """
+
+    network: Network
+    placement: Placement
+    compute_scale: float = 1.0
+    host_scale: float = 1.0
+    shape_change: str | None = None
+
+
+class Resource(Protocol):
+    """Something that can be made better by a factor."""
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+
+    def vary(self, job: Job, factor: float) -> Variant:
+        """Make it `factor` times better.
+
+        Raises
+        ------
+        ResourceError
+            If the job does not have it, saying why.
+        """
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """Nominal bandwidth of a tier; what a byte costs at the ends of the wire stays."""
+
+    tier: int
+
+    @property
+    def name(self) -> str:
+        """`scaleup_bw` or `scaleout_bw`."""
+        return f"{TIER_NAMES[self.tier]}_bw"
+
+    def vary(self, job: Job, factor: float) -> Variant:
+        """Multiply the bandwidth of the tier."""
+        tier = _tier(self.name, job, self.tier)
+        if self.tier not in used_tiers(job.prices):
+            raise ResourceError(_unused(self.name, job, self.tier, "byte"))
+        return _with_tier(
+            job, self.tier, replace(tier, bandwidth_gb_s=tier.bandwidth_gb_s * factor)
+        )
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Latency per message of a tier."""
+
+    tier: int
+
+    @property
+    def name(self) -> str:
+        """`scaleup_latency` or `scaleout_latency`."""
+        return f"{TIER_NAMES[self.tier]}_latency"
+
+    def vary(self, job: Job, factor: float) -> Variant:
+        """Divide the latency of the tier."""
+        tier = _tier(self.name, job, self.tier)
+        if self.tier not in message_tiers(job.prices):
+            raise ResourceError(_unused(self.name, job, self.tier, "message"))
+        if tier.latency_ns == 0:
+            raise ResourceError(
+                f"{self.name}: network {job.network.name!r} gives {_TIERS[self.tier]} no latency"
+            )
+        return _with_tier(job, self.tier, replace(tier, latency_ns=tier.latency_ns / factor))
+
+
+@dataclass(frozen=True)
+class DomainSize:
+    """How many ranks a scale-up domain holds."""
+
+    name: str = "scaleup_domain"
+
+    def vary(self, job: Job, factor: float) -> Variant:
+        """Multiply the size of the domains and fill them with the ranks of the old ones."""
+        old, network = job.placement, job.network
+        _check_several(self.name, job)
+        if old.num_domains == 1 and factor >= 1:
+            raise ResourceError(
+                f"{self.name}: one scale-up domain already holds all {len(old.domain)} ranks"
+            )
+        size = round(network.tiers[0].size * factor)
+        if size < 1 or not math.isclose(size, network.tiers[0].size * factor):
+            raise ResourceError(
+                f"{self.name}: {factor:g} times {network.tiers[0].size} ranks is no whole number"
+            )
+        new = old.regrouped(size)
+        if new.num_domains > 1 and len(network.tiers) == 1:
+            raise ResourceError(
+                f"{self.name}: network {network.name!r} has no scale-out tier that could join "
+                f"{new.num_domains} domains of {_ranks(size)}"
+            )
+        if len(network.tiers) > 1 and new.num_domains > network.tiers[1].size:
+            raise ResourceError(
+                f"{self.name}: {new.num_domains} domains of {_ranks(size)} are more than the "
+                f"{network.tiers[1].size} that network {network.name!r} joins"
+            )
+        tiers = [replace(network.tiers[0], size=size), *network.tiers[1:]]
+        return Variant(replace(network, tiers=tiers), new, shape_change=_shape_change(old, new))
+
+
+@dataclass(frozen=True)
+class Duration:
+    """How fast something that is no transfer runs."""
+
+    name: str
+    flavour: Flavour
+
+    def vary(self, job: Job, factor: float) -> Variant:
+        """Divide the durations."""
+        graph = job.graph
+        if self.flavour is Flavour.HOST and graph.model != "host":
+            raise ResourceError(
+                f"{self.name}: the {graph.model} model has no host work; it needs the host model"
+            )
+        if not (graph.dur_ns[graph.flavour == self.flavour] > 0).any():
+            raise ResourceError(
+                f"{self.name}: the graph has no {self.flavour.name.lower()} work of any length"
+            )
+        scale = 1 / factor
+        if self.flavour is Flavour.HOST:
+            return Variant(job.network, job.placement, host_scale=scale)
+        return Variant(job.network, job.placement, compute_scale=scale)
+
+
+_ALL: tuple[Resource, ...] = (
+    Bandwidth(0),
+    Bandwidth(1),
+    DomainSize(),
+    Latency(0),
+    Latency(1),
+    Duration("compute", Flavour.COMPUTE),
+    Duration("host", Flavour.HOST),
+)
+
+#: Every resource by its name, in the order of the tables.
+RESOURCES: dict[str, Resource] = {resource.name: resource for resource in _ALL}
+
+
+def find_resources(names: Iterable[str]) -> list[Resource]:
+    """Look resources up by name; one that is named twice counts once.
+
+    Raises
+    ------
+    UsageError
+        For a name that is no resource, with the list of those that are.
+    """
+    found = {}
+    for name in names:
+        if name not in RESOURCES:
+            raise UsageError(f"unknown resource {name!r}; there are {', '.join(RESOURCES)}")
+        found[name] = RESOURCES[name]
+    if not found:
+        raise UsageError(f"no resource named; there are {', '.join(RESOURCES)}")
+    return list(found.values())
+
+
+def _check_several(resource: str, job: Job) -> None:
+    if len(job.placement.domain) == 1:
+        raise ResourceError(f"{resource}: the job has a single rank")
+
+
+def _tier(resource: str, job: Job, index: int) -> Tier:
+    _check_several(resource, job)
+    if index >= len(job.network.tiers):
+        raise ResourceError(f"{resource}: network {job.network.name!r} has no {_TIERS[index]} tier")
+    return job.network.tiers[index]
+
+
+def _unused(resource: str, job: Job, index: int, what: str) -> str:
+    """Why no operation of the job uses a tier."""
+    tier, placement = _TIERS[index], job.placement
+    text = f"{resource}: the job sends no {what} over {tier}"
+    if index == 1 and placement.num_domains == 1:
+        return f"{text}: all {len(placement.domain)} ranks are in one scale-up domain"
+    if index == 0 and placement.num_domains == len(placement.domain):
+        return f"{text}: every rank is alone in its scale-up domain"
+    if job.prices.measured.any():
+        return f"{text} whose size the trace says"
+    return text
+
+
+def _with_tier(job: Job, index: int, tier: Tier) -> Variant:
+    tiers = list(job.network.tiers)
+    tiers[index] = tier
+    return Variant(replace(job.network, tiers=tiers), job.placement)
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
+
+
+def _shape_change(old: Placement, new: Placement) -> str:
+    def same_domain(placement: Placement) -> NDArray[np.int64]:
+        # Numbered by first appearance, so that equal divisions compare equal.
+        _, first, index = np.unique(placement.domain, return_index=True, return_inverse=True)
+        return first[index]
+
+    if new.num_domains == 1:
+        return (
+            f"removes the scale-out tier for this job: one domain holds all {len(new.domain)} ranks"
+        )
+    if np.array_equal(same_domain(old), same_domain(new)):
+        return f"domains hold {_ranks(new.size)} instead of {old.size}, which moves none"
+    return (
+        f"{new.num_domains} domains of up to {_ranks(new.size)} instead of {old.num_domains} of "
+        f"up to {old.size}"
+    )

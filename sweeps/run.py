@@ -1,0 +1,169 @@
+"""Run a sweep: every named resource of a job at every factor.
+
+The job comes prepared (`job.prepare`), so each variant costs one pricing and one replay.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ..base.errors import UsageError
+from ..base.progress import Progress, silent
+from ..base.settings import DEFAULT_LIMIT_PCT
+from ..graph.steps import headline_ns
+from ..simulator.critical_path import utility_bound
+from ..simulator.run import simulate
+from .job import LIMITS, beyond_limit, check_limit, job_step_times
+from .resources import ResourceError, find_resources
+from .results import Refused, ResultRow, SweepResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .job import Job
+    from .resources import Resource, Variant
+
+
+# A bound is of exact times, and a utility of whole nanoseconds: two completions before, two
+# after and the median are each off by half a one at most.
+_ROUNDING_NS = 2.5
+
+
+def sweep(
+    job: Job,
+    resources: Sequence[str],
+    factors: Sequence[float],
+    *,
+    limit_pct: float = DEFAULT_LIMIT_PCT,
+    list_refused: bool = False,
+    progress: Progress = silent,
+) -> SweepResult:
+    """Make each resource better by each factor.
+
+    Parameters
+    ----------
+    job : Job
+        From `job.prepare`.
+    resources : sequence of str
+        Names in `resources.RESOURCES`.
+    factors : sequence of float
+        How many times better: any positive numbers; below 1 is worse.
+    limit_pct : float
+        Largest size of the baseline's error, in percent, that is not marked.
+    list_refused : bool
+        List resources that the job does not have instead of raising.
+    progress : Progress
+        Told how many variants are done.
+
+    Returns
+    -------
+    SweepResult
+
+    Raises
+    ------
+    UsageError
+        For an unknown resource, or a factor or limit that makes no sense.
+    ResourceError
+        For a resource that the job does not have, unless they are listed.
+    NetworkError, GraphError
+        If a variant cannot be simulated.
+    """
+    check_limit(limit_pct)
+    chosen = find_resources(resources)
+    chosen_factors = check_factors(factors)
+    variants: list[tuple[Resource, float, Variant]] = []
+    refused = []
+    for resource in chosen:
+        for factor in chosen_factors:
+            try:
+                variants.append((resource, factor, resource.vary(job, factor)))
+            except ResourceError as error:
+                if not list_refused:
+                    raise
+                reason = error.message.removeprefix(f"{resource.name}: ")
+                refused.append(Refused(resource=resource.name, factor=factor, reason=reason))
+    results = []
+    for done, (resource, factor, variant) in enumerate(variants):
+        progress("simulating variants", done, len(variants))
+        results.append(_run(job, resource, factor, variant))
+    baseline = job.baseline
+    return SweepResult(
+        trace=job.graph.trace,
+        ranks=job.graph.num_ranks,
+        steps=job.steps,
+        dependency_model=job.graph.model,
+        network=job.network,
+        placement=job.placement.description,
+        measured_step_ns=baseline.measured_step_ns,
+        baseline_step_ns=baseline.step_ns,
+        baseline_error_pct=job.baseline_error_pct,
+        worst_rank_error_pct=baseline.worst_rank_error_pct,
+        critical_path_ns=baseline.critical_split,
+        limit_pct=limit_pct,
+        beyond_limit=beyond_limit(job.baseline_error_pct, limit_pct),
+        warnings=job.warnings,
+        limits=list(LIMITS),
+        results=results,
+        refused=refused,
+    )
+
+
+def check_factors(factors: Sequence[float]) -> list[float]:
+    """Leave each factor once.
+
+    Raises
+    ------
+    UsageError
+        If there is none, or one is not positive.
+    """
+    if not factors:
+        raise UsageError("no factor given")
+    for factor in factors:
+        if not (math.isfinite(factor) and factor > 0):
+            raise UsageError(f"a factor must be a positive number, is {factor:g}")
+    return list(dict.fromkeys(factors))
+
+
+def _run(job: Job, resource: Resource, factor: float, variant: Variant) -> ResultRow:
+    same_prices = variant.network is job.network and variant.placement is job.placement
+    simulation = simulate(
+        job.compressed,
+        network=None if same_prices else variant.network,
+        placement=None if same_prices else variant.placement,
+        prices=job.prices if same_prices else None,
+        compute_scale=variant.compute_scale,
+        host_scale=variant.host_scale,
+    )
+    if variant.shape_change is not None:
+        bound, reason = None, "the variant changes the shape of the network"
+    else:
+        bound, reason = utility_bound(job.baseline, simulation, resource.name, factor)
+    before, after = job_step_times(job.baseline), job_step_times(simulation)
+    base_ns, step_ns = headline_ns(before), headline_ns(after)
+    if bound is not None:
+        bound = min(bound + _ROUNDING_NS / base_ns * 100, 100.0)
+    return ResultRow(
+        resource=resource.name,
+        factor=factor,
+        step_ns=step_ns,
+        utility_pct=(base_ns - step_ns) / base_ns * 100,
+        utility_range_pct=_range(before, after),
+        bound_pct=bound,
+        bound_reason=reason or None,
+        shape_change=variant.shape_change,
+    )
+
+
+def _range(
+    before: NDArray[np.int64],
+    after: NDArray[np.int64],
+) -> tuple[float, float] | None:
+    """Least and most utility of the steady steps."""
+    if len(before) < 3:
+        return None
+    each = (before[1:] - after[1:]) / before[1:] * 100
+    return float(each.min()), float(each.max())

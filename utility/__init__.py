@@ -1,0 +1,1 @@
+"""Utility(r): what making a resource twice as good is worth."""

@@ -1,0 +1,221 @@
+"""The functions behind `whatif simulate`, `whatif sweep` and `whatif utility`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .base.errors import UsageError
+from .base.progress import Progress, silent
+from .base.settings import DEFAULT_LIMIT_PCT
+from .conversion import announce_compilation, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from .graph.columns import DependencyModel, ExecutionGraph
+    from .sweeps.job import Job
+    from .sweeps.results import SimulateResult, SweepResult
+    from .utility.results import UtilityResult
+
+    Trace = str | Path | ExecutionGraph
+    RankMap = Mapping[int, int] | str | Path
+
+
+def simulate(
+    trace: Trace,
+    *,
+    network: str | Path | None = None,
+    rank_map: RankMap | None = None,
+    measured: bool = False,
+    model: DependencyModel | None = None,
+    steps: Sequence[str] | None = None,
+    assume_missing: bool = False,
+    limit_pct: float = DEFAULT_LIMIT_PCT,
+    processes: int | None = None,
+    progress: Progress = silent,
+) -> SimulateResult:
+    """Simulate a job once.
+
+    Parameters
+    ----------
+    trace, model, steps, assume_missing, processes, progress
+        As for `load`.
+    network : str or Path, optional
+        Preset or file; by default the network the job was traced on, as far as it is known.
+    rank_map : mapping of int to int, str or Path, optional
+        Scale-up domain of every rank, or a file of it (see `rank_map.read_rank_map`).
+    measured : bool
+        Replay the measured transfers instead of a network.
+    limit_pct : float
+        Largest size of the baseline's error, in percent, that is not marked.
+
+    Returns
+    -------
+    SimulateResult
+
+    Raises
+    ------
+    TraceError, GraphError, NetworkError, UsageError
+        If the trace, the graph or the network cannot be used.
+    """
+    from .sweeps.single import replay_measured, simulate_once
+
+    if measured and (network is not None or rank_map is not None):
+        raise UsageError("measured transfers are replayed without a network or a rank map")
+    graph = load(
+        trace,
+        model=model,
+        steps=steps,
+        assume_missing=assume_missing,
+        processes=processes,
+        progress=progress,
+    )
+    announce_compilation(progress)
+    if measured:
+        return replay_measured(graph, limit_pct=limit_pct)
+    return simulate_once(
+        graph,
+        network=network,
+        rank_map=_read(rank_map),
+        limit_pct=limit_pct,
+        progress=progress,
+    )
+
+
+def sweep(
+    trace: Trace,
+    resources: Sequence[str],
+    factors: Sequence[float] = (2.0,),
+    *,
+    network: str | Path | None = None,
+    rank_map: RankMap | None = None,
+    model: DependencyModel | None = None,
+    steps: Sequence[str] | None = None,
+    assume_missing: bool = False,
+    limit_pct: float = DEFAULT_LIMIT_PCT,
+    processes: int | None = None,
+    progress: Progress = silent,
+) -> SweepResult:
+    """Make resources of a job better, one at a time, and tell what that does to the step.
+
+    Parameters
+    ----------
+    trace, model, steps, assume_missing, processes, progress
+        As for `load`.
+    resources : sequence of str
+        Any of `sweeps.resources.RESOURCES`.
+    factors : sequence of float
+        How many times better; below 1 is worse.
+    network : str or Path, optional
+        Preset or file of the network the job was traced on; by default the preset that matches
+        the trace, with what the trace's own transfers say.
+    rank_map, limit_pct
+        As for `simulate`.
+
+    Returns
+    -------
+    SweepResult
+
+    Raises
+    ------
+    TraceError, GraphError, NetworkError
+        If the trace, the graph or the network cannot be used.
+    ResourceError
+        If the job does not have a resource.
+    UsageError
+        For an unknown resource, or a factor that makes no sense.
+    """
+    from .sweeps.resources import find_resources
+    from .sweeps.run import check_factors
+    from .sweeps.run import sweep as run
+
+    # What is wrong with the call is said before a long read, not after it.
+    find_resources(resources)
+    check_factors(factors)
+    graph = load(
+        trace,
+        model=model,
+        steps=steps,
+        assume_missing=assume_missing,
+        processes=processes,
+        progress=progress,
+    )
+    job = _prepare(graph, network, _read(rank_map), progress)
+    return run(job, resources, factors, limit_pct=limit_pct, progress=progress)
+
+
+def utility(
+    traces: Trace | Sequence[Trace],
+    *,
+    network: str | Path | None = None,
+    rank_map: RankMap | None = None,
+    model: DependencyModel | None = None,
+    steps: Sequence[str] | None = None,
+    assume_missing: bool = False,
+    limit_pct: float = DEFAULT_LIMIT_PCT,
+    processes: int | None = None,
+    progress: Progress = silent,
+) -> UtilityResult:
+    """Make every standard resource of one or several jobs twice as good, one at a time.
+
+    Parameters
+    ----------
+    traces : str, Path, ExecutionGraph, or a sequence of them
+        The jobs, each as for `load`.
+    network, rank_map, limit_pct
+        As for `sweep`; the same for all jobs.
+    model, steps, assume_missing, processes, progress
+        As for `load`; the same for all jobs.
+
+    Returns
+    -------
+    UtilityResult
+        A resource that a job does not have is listed as refused.
+
+    Raises
+    ------
+    TraceError, GraphError, NetworkError, UsageError
+        If a trace, a graph or the network cannot be used.
+    """
+    from .graph.columns import ExecutionGraph
+    from .utility.standard import utility as run
+
+    several = [traces] if isinstance(traces, str | Path | ExecutionGraph) else list(traces)
+    if not several:
+        raise UsageError("no trace given")
+    domains = _read(rank_map)
+
+    def jobs() -> Iterator[Job]:
+        for trace in several:
+            graph = load(
+                trace,
+                model=model,
+                steps=steps,
+                assume_missing=assume_missing,
+                processes=processes,
+                progress=progress,
+            )
+            yield _prepare(graph, network, domains, progress)
+
+    return run(jobs(), limit_pct=limit_pct, progress=progress)
+
+
+def _prepare(
+    graph: ExecutionGraph,
+    network: str | Path | None,
+    rank_map: Mapping[int, int] | None,
+    progress: Progress,
+) -> Job:
+    from .sweeps.job import prepare
+
+    announce_compilation(progress)
+    return prepare(graph, network=network, rank_map=rank_map, progress=progress)
+
+
+def _read(rank_map: RankMap | None) -> Mapping[int, int] | None:
+    if isinstance(rank_map, str | Path):
+        from .rank_map import read_rank_map
+
+        return read_rank_map(rank_map)
+    return rank_map
