@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ..base.errors import NetworkError
-from ..graph.columns import Collective, LaneKind
+from ..graph.columns import Collective
 from ..simulator.network import (
     Network,
     check_priced,
@@ -94,7 +94,7 @@ def baseline_network(
         placement = place(given, graph.ranks, graph.hosts, graph.world_size, rank_map)
         return _baseline(given, placement, ["the network is taken as given, not fitted"], ())
 
-    device_job = bool((graph.lanes.kind == LaneKind.STREAM).any())
+    device_job = graph.source != "kineto-cpu"
     preset = _preset(graph, device_job=device_job)
     if preset is None and not _communicates(graph):
         preset = load_network("loopback")

@@ -379,3 +379,35 @@ def test_no_model_can_be_had_that_the_trace_does_not_support(tmp_path: Path) -> 
     assert convert_kineto(tmp_path).model == "stream"
     with pytest.raises(UsageError, match="launch calls"):
         convert_kineto(tmp_path, model="host")
+
+
+def queue_of_launches(kernel_us: float, count: int = 900, depth: int = 600) -> list[list[float]]:
+    """Launch times, their ends, kernel starts and ends, with room for so many pending launches."""
+    rows: list[list[float]] = []
+    host = 2.0
+    for i in range(count):
+        begin = host
+        granted = max(begin, rows[i - depth][3]) if i >= depth else begin
+        start = max(granted + 4, rows[-1][3] if rows else 0)
+        host = granted + 2
+        rows.append([begin, host, start, start + kernel_us])
+    return rows
+
+
+def test_a_full_launch_queue_holds_the_host_back_only_as_long_as_the_device_does(
+    tmp_path: Path,
+) -> None:
+    """Once 600 launches are pending each further one waits for a kernel to end."""
+    rows = queue_of_launches(100)
+    file = KinetoFile(0, 1)
+    file.step(1, 0, rows[-1][1])
+    for begin, end, start, stop in rows:
+        event = file.kernel("k", start, stop - start, launched=begin)
+        file.events[-2]["dur"] = end - begin
+        assert event["args"]["correlation"] == file.correlation
+    file.write(tmp_path)
+    graph = convert_kineto(tmp_path)
+    assert simulate(graph, measured=True).step_ns == round(rows[-1][3] * 1000)
+    faster = queue_of_launches(50)
+    assert simulate(graph, measured=True, compute_scale=0.5).step_ns == round(faster[-1][3] * 1000)
+    assert any("full launch queue" in item.evidence for item in graph.coverage.inferred)

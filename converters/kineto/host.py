@@ -41,6 +41,11 @@ HANDOVER_NS = 5_000
 #: Share of another thread's activity during which the main thread may record operations of its
 #: own and still count as asleep.
 AWAKE_SHARE = 0.05
+#: A launch blocks while the device has this many launches pending (CUDA: 1,022 seen on A100). A
+#: trace in which no call met more pending launches than the second figure never filled the queue.
+QUEUE_SHARE, QUEUE_SEEN = 0.95, 500
+#: A launch call this long did not just hand its work over.
+LONG_LAUNCH_NS = 50_000
 #: How far a device clock may be off the host's within one trace before a recorded end is
 #: impossible: device times are converted by the driver and round to microseconds.
 CLOCK_NS = 2_000
@@ -175,6 +180,8 @@ class _Builder:
         self.comm_events = {op.event for op in comms.ops}
         self.threads: dict[int, _Thread] = {}
         self.ends = np.array(windows.end_ns, dtype=np.int64)
+        #: Device event whose end made room for each launch call.
+        self.slot_of: dict[int, int] = {}
 
     def step(self, time_ns: int) -> int:
         """Step that a host moment belongs to."""
@@ -192,9 +199,48 @@ class _Builder:
             self.nodes.after(node, thread.last, "host order")
         thread.cursor, thread.last = time_ns, node
 
+    def find_queue(self) -> None:
+        """Find what each launch call had to wait for, if the launch queue was ever full."""
+        trace, device = self.trace, self.device
+        launched = sorted(device.call_of, key=lambda e: (int(trace.start_ns[device.call_of[e]]), e))
+        if len(launched) <= QUEUE_SEEN:
+            return
+        events = np.array(launched, dtype=np.int64)
+        calls = np.array([device.call_of[e] for e in launched], dtype=np.int64)
+        done = np.sort(trace.start_ns[events] + trace.dur_ns[events])
+        begun = trace.start_ns[calls]
+        pending = np.arange(len(events)) - np.searchsorted(done, begun, side="right")
+        depth = int(pending.max())
+        long = trace.dur_ns[calls] >= LONG_LAUNCH_NS
+        if depth < QUEUE_SEEN or not (long & (pending >= QUEUE_SHARE * depth)).any():
+            return
+        self.slot_of = dict(zip(calls[depth:].tolist(), launched[:-depth], strict=True))
+
+    def take_slot(self, thread: _Thread, call: int) -> None:
+        """Wait in a launch call for the queue to have room."""
+        event = self.slot_of.get(call)
+        if event is None or event not in self.device.nodes_of:
+            return
+        begin = int(self.trace.start_ns[call])
+        end = begin + int(self.trace.dur_ns[call])
+        nodes = self.nodes
+        freed = max(nodes.end[n] for n in self.device.nodes_of[event])
+        what = "host waits: full launch queue, inferred from pending launches"
+        if freed > end:
+            nodes.counts[f"{what}: contradicted by the measured times"] += 1
+            return
+        at = max(begin, freed)
+        node = nodes.add(at, at, Flavour.HOST, thread.lane, "launch queue", self.step(at))
+        if thread.last >= 0:
+            nodes.after(node, thread.last, "host order")
+        for on in self.device.nodes_of[event]:
+            nodes.after(node, on, what)
+        thread.cursor, thread.last = at, node
+
     def launch(self, thread: _Thread, call: int, events: list[int]) -> None:
         """Cut at a launch call and tie the device work to the segment that ends there."""
         self.advance(thread, int(self.trace.start_ns[call]))
+        self.take_slot(thread, call)
         if thread.last < 0:
             return
         first_of_stream: set[int] = set()
@@ -277,6 +323,7 @@ class _Builder:
 
     def build(self) -> None:
         """Add all host nodes and the step markers."""
+        self.find_queue()
         trace, windows = self.trace, self.windows
         begin, end = windows.begin_ns[0], windows.end_ns[-1]
         by_call: dict[int, list[int]] = {}
