@@ -41,10 +41,13 @@ KINDS = (
     "lag",
     "transfer",
     "start_offset",
+    "sharing",
     "base",
     "endpoint",
 )
-_COMPUTE, _COPY, _HOST, _GAP, _LAG, _TRANSFER, _START_OFFSET, _BASE, _ENDPOINT = range(len(KINDS))
+_COMPUTE, _COPY, _HOST, _GAP, _LAG, _TRANSFER, _START_OFFSET, _SHARING, _BASE, _ENDPOINT = range(
+    len(KINDS)
+)
 _TIERS = len(KINDS)
 
 _OF_PART = np.full(len(Flavour) + 1, _GAP, dtype=np.int64)
@@ -69,9 +72,10 @@ class CriticalPath:
     kinds : tuple of str
         Names that `what` indexes: ``compute``, ``copy``, ``host``, ``gap`` (gaps and tails),
         ``lag`` (after a launch, for example), ``start_offset``; of priced transfers ``base``,
-        ``endpoint``, and of each tier the latency and the bandwidth under the name of the
-        resource that scales it (``scaleup_latency``, ``scaleup_bw``, ...); ``transfer`` where
-        a transfer is as measured.
+        ``endpoint``, of each tier the latency and the bandwidth under the name of the resource
+        that scales it (``scaleup_latency``, ``scaleup_bw``, ...), and ``sharing``, what it took
+        longer than alone because others used its ports; ``transfer`` where a transfer is as
+        measured.
     node : int64, shape (G,)
         Node of the compressed graph.
     what : int64, shape (G,)
@@ -170,6 +174,9 @@ def utility_bound(
     reason : str
         Why none holds; else empty.
     """
+    for simulation, which in ((baseline, "baseline"), (variant, "variant")):
+        if simulation.shares_ports:
+            return None, f"transfers share ports in the {which}"
     times = baseline.step_times_ns
     earlier = baseline.completion_ns.max(axis=1) - variant.completion_ns.max(axis=1)
     steady = range(1, len(times)) if len(times) > 1 else range(1)
@@ -240,7 +247,6 @@ def _walk_back(simulation: Simulation, step: int) -> tuple[_Segments, bool]:
         count, freed = _walk(
             simulation.program,
             replay,
-            simulation.transfer_ns,
             simulation.scale,
             _OF_PART,
             last,
@@ -273,9 +279,10 @@ def _split_transfers(simulation: Simulation, segments: _Segments) -> dict[str, f
     causes = [prices.base_ns[instance], prices.endpoint_ns[instance], latency, bandwidth]
     paid = np.cumsum(np.column_stack(causes), axis=1)[:, :-1]
     release, end = segments.begin[index, None], segments.end[index, None]
-    bounds = np.hstack([release, np.clip(release + paid, release, end), end])
+    alone = release + simulation.transfer_ns[segments.node[index], None]
+    bounds = np.hstack([release, np.clip(release + paid, release, alone), alone, end])
     kinds = _kinds(simulation)
-    segments.divide(index, bounds, np.arange(_BASE, len(kinds)))
+    segments.divide(index, bounds, np.append(np.arange(_BASE, len(kinds)), _SHARING))
     tiers = np.concatenate([latency.sum(axis=0), bandwidth.sum(axis=0)])
     return dict(zip(kinds[_TIERS:], tiers.tolist(), strict=True))
 
@@ -297,7 +304,6 @@ def _split_start_offset(simulation: Simulation, segments: _Segments) -> None:
 def _walk(
     prog: Program,
     replay: Replay,
-    transfer: Float,
     scale: Float,
     of_part: Int,
     node: int,
@@ -331,9 +337,9 @@ def _walk(
             release = replay.release[node]
             if count + 1 < room:
                 nodes[count], what[count] = node, _GAP
-                begins[count], ends[count] = release + transfer[node], replay.end[node]
+                begins[count], ends[count] = replay.transferred[node], replay.end[node]
                 nodes[count + 1], what[count + 1] = node, _TRANSFER
-                begins[count + 1], ends[count + 1] = release, release + transfer[node]
+                begins[count + 1], ends[count + 1] = release, replay.transferred[node]
             count += 2
             node = replay.bound_member[node]
             start = replay.start[node]

@@ -6,21 +6,19 @@ ended, and what each of these waited for. What happens meanwhile is in `event_lo
 of prices in `pricing`, what the times mean in `accounting` and `critical_path`. Nothing here
 knows a network.
 
-Numba compiles at the first call and keeps the result on disk; `is_compiled` tells a user
+Numba compiles at the first replay and keeps the result on disk; `is_compiled` tells a user
 interface whether that wait is still ahead.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from ..base.errors import GraphError
 from ..graph.columns import SYMMETRIC, Collective, EdgeKind, Kind
 from ..graph.validate import describe_node, rank_of
-from . import event_loop
 from .event_loop import (
     NEED_ALL,
     NEED_ITSELF,
@@ -32,6 +30,7 @@ from .event_loop import (
     array,
     run,
 )
+from .event_loop import is_compiled as is_compiled
 from .ports import fixed_transfers, no_ports
 
 if TYPE_CHECKING:
@@ -117,7 +116,11 @@ def _needs(compressed: CompressedGraph, is_root: NDArray[np.bool_], root: Int) -
 
 
 def flows(
-    compressed: CompressedGraph, transfers: Transfers, ports: Ports, sets: PortSets, transfer_ns: Float
+    compressed: CompressedGraph,
+    transfers: Transfers,
+    ports: Ports,
+    sets: PortSets,
+    transfer_ns: Float,
 ) -> Flows:
     """Lay out the transfers that ports carry.
 
@@ -145,8 +148,6 @@ def flows(
     kept = (transfers.phase_work_ns > 0) & (widths[transfers.phase_set] > 0)
     owner = np.repeat(np.arange(size), np.diff(transfers.ptr))
     phases = np.bincount(owner[kept], minlength=size)
-    slots = np.zeros(size, dtype=np.int64)
-    np.maximum.at(slots, owner[kept], widths[transfers.phase_set[kept]])
 
     carried = phases > 0
     index = np.where(carried, np.cumsum(carried) - 1, -1)
@@ -154,8 +155,6 @@ def flows(
     of_node = np.full(compressed.graph.num_nodes, -1, dtype=np.int64)
     of_node[nodes] = of_member
     order = np.argsort(of_member, kind="stable")
-    peak = np.zeros(len(sets))
-    np.maximum.at(peak, np.repeat(np.arange(len(sets)), widths), sets.load_gb_s)
     return Flows(
         of_node=of_node,
         member_ptr=np.searchsorted(of_member[order], np.arange(carried.sum() + 1)),
@@ -168,8 +167,6 @@ def flows(
         set_ptr=array(sets.ptr, np.int64),
         port=array(sets.port, np.int64),
         load=array(sets.load_gb_s, np.float64),
-        peak=peak,
-        slot_ptr=_pointers(slots[carried]),
         capacity=array(ports.capacity_gb_s, np.float64),
     )
 
@@ -245,21 +242,6 @@ def replay(
     if ended < size:
         _raise_stuck(compressed, prog, result)
     return result
-
-
-def is_compiled() -> bool:
-    """Whether the next replay starts at once; if not, Numba first compiles for some seconds.
-
-    A hint for user interfaces: a cache on disk that no longer fits this processor or version of
-    Numba is taken for a good one.
-    """
-    dispatcher = cast("Any", run)
-    if dispatcher.signatures:
-        return True
-    source = Path(event_loop.__file__)
-    folder = Path(dispatcher.stats.cache_path or "")
-    found = [entry.stat().st_mtime for entry in folder.glob(f"{source.stem}.run-*.nbi")]
-    return bool(found) and max(found) >= source.stat().st_mtime
 
 
 def _raise_stuck(compressed: CompressedGraph, prog: Program, result: Replay) -> NoReturn:

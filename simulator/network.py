@@ -1,8 +1,9 @@
 """The modelled network: its tiers from the inside out, as files and as presets.
 
-A `Network` says how fast each tier is and how many ranks it joins. Presets are YAML files in
-``configs/network``, with a source for every number; a user's own file has the same form. Which
-rank sits where is in `placement`, what a collective costs in `collectives`.
+A `Network` says how fast each tier is, how many ranks it joins and in what form, and which
+algorithms its collectives may use. Presets are YAML files in ``configs/network``, with a source
+for every number; a user's own file has the same form. Which rank sits where is in `placement`,
+what a collective costs in `algorithms`.
 """
 
 from __future__ import annotations
@@ -18,18 +19,46 @@ import msgspec
 import yaml
 
 from ..base.errors import NetworkError
+from ..graph.columns import Collective
+from .algorithms.layout import MAX_TIERS, fabrics, port_tier, shape_of
+from .algorithms.names import ALGORITHMS, AUTO, BY_LABEL, OF_COLLECTIVE
+from .algorithms.plans import possible_somewhere
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.resources.abc import Traversable
 
+    from .algorithms.names import Algorithm
+
 Topology = Literal["switch", "ring", "fully_connected"]
 
-#: What the tiers are called, from the inside out.
+#: What the tiers inside and outside a scale-up domain are called.
 TIER_NAMES = ("scaleup", "scaleout")
 
-#: Topologies whose collectives have a price.
-PRICED_TOPOLOGIES = ("switch",)
+
+class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A way to move bytes that trades bandwidth for latency, such as LL of NCCL.
+
+    Attributes
+    ----------
+    name : str
+        An operation uses protocols of one name in all tiers that have it.
+    latency : float
+        What the latency of the tier is multiplied by.
+    efficiency : float
+        What the efficiency of the tier is multiplied by, in (0, 1].
+    """
+
+    name: str
+    latency: float = 1.0
+    efficiency: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.latency) and self.latency >= 0):
+            raise NetworkError(
+                f"must be finite and not negative, is {self.latency}", place="protocols.latency"
+            )
+        _check_share(self.efficiency, "protocols.efficiency")
 
 
 class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,14 +67,17 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     Attributes
     ----------
     topology : str
-        ``switch``, ``ring`` or ``fully_connected``.
+        ``switch``, ``ring`` or ``fully_connected``. Tiers of rings that follow each other are
+        the dimensions of a torus.
     size : int
         How many ranks (innermost tier) or units of the tier below one unit of this tier can
         hold. The number of ranks need not be a multiple: a unit may be partly filled.
     bandwidth_gb_s : float
-        Nominal, per rank and direction (1 GB/s = 1 byte/ns).
+        Nominal, per direction (1 GB/s = 1 byte/ns). On a switch of one rank's port, all its NICs
+        together, or of the NIC that `ranks_per_nic` share. On a full mesh of one rank, all its
+        links together: a pair has 1/(size - 1) of it. On a ring of one link; a rank has two.
     latency_ns : float
-        Per message.
+        Per message; on a ring per hop.
     efficiency : float
         Fraction of nominal that large messages reach on the wire, in (0, 1].
     endpoint_ns_per_byte : float
@@ -53,13 +85,32 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     base_ns : float
         Once per collective, of the outermost tier it uses. May be negative: a fit finds that
         where a link has a burst allowance.
+    wrap : bool
+        Whether a ring is closed. Without it the ring is a line, and a torus a mesh.
+    ranks_per_nic : int
+        Ranks of a unit of the tier below that share one port into this switch: 2 where a node
+        has a NIC for every two devices.
+    oversubscription : float
+        At this switch a unit of the tier below has an uplink as wide as the ports of all ranks
+        that it can hold, divided by this factor.
+    shared_ports : bool
+        Ranks reach this switch through their ports of the tier below, as between the pods of a
+        fabric whose leaf switches are that tier.
+    in_network_reduction : bool
+        Whether the switch adds up and copies (NVLink SHARP, InfiniBand SHARP), which makes the
+        algorithm ``in-switch`` possible.
+    in_network_efficiency, in_network_latency_ns : float, optional
+        Efficiency and latency per message when it does; by default as otherwise.
+    protocols : list of Protocol
+        Every operation uses the cheapest.
     source : str
         Where the numbers come from.
 
     Raises
     ------
     NetworkError
-        If a number is not finite or outside its range; `place` names the field.
+        If a number is not finite or outside its range, or a field does not go with the topology;
+        `place` names the field.
     """
 
     topology: Topology = "switch"
@@ -69,78 +120,217 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     efficiency: float = 1.0
     endpoint_ns_per_byte: float = 0.0
     base_ns: float = 0.0
+    wrap: bool = True
+    ranks_per_nic: int = 1
+    oversubscription: float = 1.0
+    shared_ports: bool = False
+    in_network_reduction: bool = False
+    in_network_efficiency: float | None = None
+    in_network_latency_ns: float | None = None
+    protocols: list[Protocol] = []
     source: str = ""
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise NetworkError(f"must be at least 1, is {self.size}", place="size")
-        for field in ("bandwidth_gb_s", "latency_ns", "efficiency", "endpoint_ns_per_byte"):
+        for field in ("size", "ranks_per_nic"):
             value = getattr(self, field)
-            if not math.isfinite(value) or value < 0:
-                raise NetworkError(f"must be finite and not negative, is {value}", place=field)
+            if value < 1:
+                raise NetworkError(f"must be at least 1, is {value}", place=field)
+        for field in ("bandwidth_gb_s", "latency_ns", "endpoint_ns_per_byte"):
+            _check_amount(getattr(self, field), field)
         if self.bandwidth_gb_s == 0:
             raise NetworkError("must be above 0", place="bandwidth_gb_s")
-        if not 0 < self.efficiency <= 1:
-            raise NetworkError(
-                f"must be above 0 and at most 1, is {self.efficiency}", place="efficiency"
-            )
+        _check_share(self.efficiency, "efficiency")
         if not math.isfinite(self.base_ns):
             raise NetworkError(f"must be finite, is {self.base_ns}", place="base_ns")
+        if not (math.isfinite(self.oversubscription) and self.oversubscription >= 1):
+            raise NetworkError(
+                f"must be at least 1, is {self.oversubscription}", place="oversubscription"
+            )
+        if self.in_network_efficiency is not None:
+            _check_share(self.in_network_efficiency, "in_network_efficiency")
+        if self.in_network_latency_ns is not None:
+            _check_amount(self.in_network_latency_ns, "in_network_latency_ns")
+        self._check_form()
+
+    def _check_form(self) -> None:
+        if not self.wrap and self.topology != "ring":
+            raise NetworkError("only a ring can be without wrap-around", place="wrap")
+        plain = {
+            "ranks_per_nic": 1,
+            "oversubscription": 1,
+            "shared_ports": False,
+            "in_network_reduction": False,
+        }
+        for field, value in plain.items():
+            if self.topology != "switch" and getattr(self, field) != value:
+                raise NetworkError(f"goes with a switch only, not {self.topology}", place=field)
+        if self.shared_ports and (self.in_network_reduction or self.ranks_per_nic > 1):
+            raise NetworkError(
+                "a tier reached through the ports of the tier below has none of its own to share "
+                "(ranks_per_nic) or to reduce through (in_network_reduction)",
+                place="shared_ports",
+            )
+        names = [protocol.name for protocol in self.protocols]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise NetworkError(f"{twice!r} is there twice", place="protocols")
 
     @property
     def effective_gb_s(self) -> float:
-        """Bandwidth that large messages reach, per rank and direction."""
+        """Bandwidth that large messages reach, per direction."""
         return self.bandwidth_gb_s * self.efficiency
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A network: tier 0 is scale-up, tier 1 (if any) scale-out.
+    """A network, and the algorithms that its collectives use.
 
     Attributes
     ----------
     name : str
         Name of the preset, or what the network was estimated from.
     tiers : list of Tier
-        From the inside out; one or two.
+        From the inside out; one to four.
+    algorithm : str or list of str, optional
+        What collectives use: the name of an algorithm (see `algorithms`), ``auto`` for whatever
+        is cheapest for an operation, or a list of names of which the cheapest is taken. It counts
+        for the collectives that have these algorithms; by default, and for the others, the
+        default of the collective does.
+    algorithms : dict of str to (str or list of str)
+        The same for single collectives, by label: ``{all-reduce: [ring, tree]}``.
+    pipeline_chunks : int
+        Chunks of the algorithms that pipeline tiers.
     assumptions : list of str
         What was assumed rather than given or measured; printed with every result.
 
     Raises
     ------
     NetworkError
-        If there are no tiers, or more than two.
+        If there are no tiers, or too many, if they do not fit together, or if an algorithm does
+        not exist.
     """
 
     name: str
     tiers: list[Tier]
+    algorithm: str | list[str] | None = None
+    algorithms: dict[str, str | list[str]] = {}
+    pipeline_chunks: int = 8
     assumptions: list[str] = []
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.tiers) <= len(TIER_NAMES):
+        if not 1 <= len(self.tiers) <= MAX_TIERS:
             raise NetworkError(
-                f"a network has one or two tiers, this one has {len(self.tiers)}", place="tiers"
+                f"a network has one to {MAX_TIERS} tiers, this one has {len(self.tiers)}",
+                place="tiers",
             )
+        if self.tiers[0].shared_ports or self.tiers[0].ranks_per_nic > 1:
+            raise NetworkError(
+                "there is no tier below whose ranks could share ports", place="tiers[0]"
+            )
+        for index, tier in enumerate(self.tiers):
+            if tier.shared_ports and self.tiers[index - 1].topology != "switch":
+                raise NetworkError(
+                    "only the ports into a switch can be shared",
+                    place=f"tiers[{index}].shared_ports",
+                )
+        if self.pipeline_chunks < 1:
+            raise NetworkError(
+                f"must be at least 1, is {self.pipeline_chunks}", place="pipeline_chunks"
+            )
+        for name in _listed(self.algorithm):
+            if name not in (AUTO, *ALGORITHMS):
+                raise NetworkError(
+                    f"there is no algorithm {name!r}; there are {AUTO}, {', '.join(ALGORITHMS)}",
+                    place="algorithm",
+                )
+        for label, names in self.algorithms.items():
+            if label not in BY_LABEL:
+                raise NetworkError(
+                    f"there is no collective {label!r}; there are {', '.join(BY_LABEL)}",
+                    place="algorithms",
+                )
+            known = OF_COLLECTIVE[BY_LABEL[label]]
+            for name in _listed(names):
+                if name not in (AUTO, *known):
+                    raise NetworkError(
+                        f"there is no algorithm {name!r} for {label}; there are "
+                        f"{', '.join((AUTO, *known))}",
+                        place=f"algorithms.{label}",
+                    )
 
     @property
     def capacity(self) -> int:
         """How many ranks the network can join."""
         return math.prod(tier.size for tier in self.tiers)
 
+    @property
+    def tier_names(self) -> tuple[str, ...]:
+        """``scaleup`` or ``scaleout`` for each tier.
+
+        Scale-out is the outermost fabric where there is more than one. A torus is one fabric,
+        and so are a tier and those that share its ports.
+        """
+        shape = shape_of(self.tiers)
+        runs = fabrics(shape)
+        first = runs[-1][0] if len(runs) > 1 else len(shape)
+        if first < len(shape):
+            first = port_tier(shape, first)
+        return tuple(TIER_NAMES[index >= max(first, 1)] for index in range(len(shape)))
+
+    @property
+    def domain_size(self) -> int:
+        """How many ranks a scale-up domain can hold."""
+        scaleup = [tier.size for tier, name in self._named() if name == TIER_NAMES[0]]
+        return math.prod(scaleup)
+
+    @property
+    def num_domains(self) -> int:
+        """How many scale-up domains the network can join."""
+        return math.prod(tier.size for tier, name in self._named() if name == TIER_NAMES[1])
+
+    def _named(self) -> list[tuple[Tier, str]]:
+        return list(zip(self.tiers, self.tier_names, strict=True))
+
+    def choices(self, coll: Collective) -> tuple[Algorithm, ...]:
+        """Algorithms that a collective may use; none where the default counts."""
+        known = OF_COLLECTIVE[coll]
+        label = coll.label
+        if label not in self.algorithms and coll == Collective.REDUCE_SCATTER_BLOCK:
+            label = Collective.REDUCE_SCATTER.label
+        names = _listed(self.algorithms.get(label, self.algorithm))
+        return known if AUTO in names else tuple(name for name in known if name in names)
+
+
+def _listed(names: str | list[str] | None) -> list[str]:
+    return [names] if isinstance(names, str) else names or []
+
+
+def _check_amount(value: float, field: str) -> None:
+    if not math.isfinite(value) or value < 0:
+        raise NetworkError(f"must be finite and not negative, is {value}", place=field)
+
+
+def _check_share(value: float, field: str) -> None:
+    if not 0 < value <= 1:
+        raise NetworkError(f"must be above 0 and at most 1, is {value}", place=field)
+
 
 def check_priced(network: Network) -> None:
-    """Refuse a network whose topologies have no price.
+    """Refuse a network that names an algorithm for a collective which no group could use on it.
 
     Raises
     ------
     NetworkError
-        Naming the network, the tier and the topologies that are supported.
+        Naming network, collective and the algorithms that are possible.
     """
-    for name, tier in zip(TIER_NAMES, network.tiers, strict=False):
-        if tier.topology not in PRICED_TOPOLOGIES:
+    for label in network.algorithms:
+        coll = BY_LABEL[label]
+        wanted = network.choices(coll)
+        found = possible_somewhere(shape_of(network.tiers), coll)
+        if not set(wanted) & set(found):
             raise NetworkError(
-                f"topology {tier.topology!r} of network {network.name!r} cannot be simulated; "
-                f"supported: {', '.join(PRICED_TOPOLOGIES)}",
-                place=f"tier {name}",
+                f"{label} cannot use {', '.join(wanted)} on network {network.name!r}; possible: "
+                f"{', '.join(found)}",
+                place=f"algorithms.{label}",
             )
 
 

@@ -1,7 +1,7 @@
-"""Where the ranks of a job sit: which scale-up domain each of them belongs to.
+"""Where the ranks of a job sit: the scale-up domain of each, and its place in every tier.
 
 A rank map that the user gives counts most, then the host names in the trace, then the rank
-numbers. What the placement means for the price of a collective is in `collectives`.
+numbers. What the placement means for the price of a collective is in `algorithms`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ..base.errors import GraphError, NetworkError
+from .network import TIER_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,11 +36,15 @@ class Placement:
         Domain of each global rank, numbered from 0.
     size : int
         Ranks that a domain can hold.
+    coordinates : int64, shape (W, T), optional
+        Place of each rank in every tier, from the inside out, where the rank map gives it. By
+        default ranks take the places of their domain by ascending number: see `coordinates_in`.
     """
 
     kind: PlacementKind
     domain: NDArray[np.int64]
     size: int
+    coordinates: NDArray[np.int64] | None = None
 
     @property
     def num_domains(self) -> int:
@@ -71,6 +76,43 @@ class Placement:
             )
         return self.domain[index]
 
+    def coordinates_in(self, network: Network) -> NDArray[np.int64]:
+        """Place of every rank in every tier of a network, shape (W, T).
+
+        Where the placement does not say it, the ranks of a domain take its places by ascending
+        number, and the domains those of the tiers between them; the innermost tier is filled
+        first.
+
+        Raises
+        ------
+        NetworkError
+            If the network has not as many places or tiers.
+        """
+        sizes = [tier.size for tier in network.tiers]
+        if self.coordinates is not None:
+            given = self.coordinates
+            if given.shape[1] != len(sizes) or (given >= sizes).any():
+                raise NetworkError(
+                    f"the rank map does not fit the {len(sizes)} tiers of network {network.name!r}",
+                    place="tiers",
+                )
+            return given
+        _, domain = np.unique(self.domain, return_inverse=True)
+        inside = network.tier_names.count(TIER_NAMES[0])
+        index = _position_in(domain)
+        for what, most, room in (
+            ("ranks in a domain", index, network.domain_size),
+            ("domains", domain, network.num_domains),
+        ):
+            if len(most) and most.max() >= room:
+                raise NetworkError(
+                    f"there are {most.max() + 1} {what}, and network {network.name!r} has room "
+                    f"for {room}",
+                    place="tiers",
+                )
+        columns = [*_digits(index, sizes[:inside]), *_digits(domain, sizes[inside:])]
+        return np.column_stack(columns)
+
     def regrouped(self, size: int) -> Placement:
         """Place the same ranks in domains of another size.
 
@@ -88,14 +130,13 @@ class Placement:
         position = np.empty(len(old), dtype=np.int64)
         position[order] = np.arange(len(old))
         if size < self.size:
-            first = np.searchsorted(old[order], old)
-            part = (position - first) // size
+            part = _position_in(old) // size
             domain = np.unique(old * len(old) + part, return_inverse=True)[1]
         elif size % self.size == 0:
             domain = old // (size // self.size)
         else:
             domain = position // size
-        return replace(self, domain=domain, size=size)
+        return replace(self, domain=domain, size=size, coordinates=None)
 
 
 def place(
@@ -103,44 +144,45 @@ def place(
     ranks: Sequence[int] | NDArray[np.int64],
     hosts: Sequence[str],
     world_size: int,
-    rank_map: Mapping[int, int] | None = None,
+    rank_map: Mapping[int, int | Sequence[int]] | None = None,
 ) -> Placement:
     """Place the ranks of a job in the scale-up domains of a network.
 
     Parameters
     ----------
     network : Network
-        Its innermost tier says how many ranks a domain holds, its outermost (of two) how many
-        domains there are.
+        Says how many ranks a domain holds and how many domains there are.
     ranks : sequence of int, length R
         The traced ranks, as global numbers.
     hosts : sequence of str, length R
         Host of each traced rank, or an empty string.
     world_size : int
         Ranks of the job, traced or not.
-    rank_map : mapping of int to int, optional
-        Domain of every rank of the job.
+    rank_map : mapping of int to (int or sequence of int), optional
+        Domain of every rank of the job, or its coordinates: one for each tier, from the inside
+        out.
 
     Returns
     -------
     Placement
         From the rank map if there is one. Else, where every traced rank has a host and the
-        network has two tiers, the ranks of a host are a domain (split by ascending rank where
-        they are more than a domain holds), and a rank that was not traced joins the ranks next
-        to it by number. Else ranks fill the domains by ascending number.
+        network has tiers between domains that are no torus (which spans hosts), the ranks of a
+        host are a domain (split by ascending rank where they are more than a domain holds), and
+        a rank that was not traced joins the ranks next to it by number. Else ranks fill the
+        domains by ascending number.
 
     Raises
     ------
     NetworkError
         If the network is too small for the job, or the rank map does not fit either.
     """
-    size = network.tiers[0].size
-    domains = network.tiers[1].size if len(network.tiers) > 1 else 1
+    size, domains = network.domain_size, network.num_domains
     traced = np.asarray(ranks, dtype=np.int64)
     world = max(world_size, int(traced.max(initial=-1)) + 1)
+    by_host = domains > 1 and network.tiers[0].topology != "ring"
     if rank_map is not None:
-        placement = Placement("rank map", _from_map(rank_map, world), size)
-    elif len(network.tiers) > 1 and len(hosts) > 0 and all(hosts):
+        placement = _from_map(rank_map, world, network)
+    elif by_host and len(hosts) > 0 and all(hosts):
         placement = Placement("host names", _from_hosts(traced, hosts, world, size), size)
     else:
         placement = Placement("contiguous", np.arange(world, dtype=np.int64) // size, size)
@@ -159,16 +201,59 @@ def place(
     return placement
 
 
-def _from_map(rank_map: Mapping[int, int], world: int) -> NDArray[np.int64]:
+def _from_map(
+    rank_map: Mapping[int, int | Sequence[int]], world: int, network: Network
+) -> Placement:
     missing = next((rank for rank in range(world) if rank not in rank_map), None)
     if missing is not None:
         raise NetworkError("the rank map gives no domain", rank=missing)
-    negative = next((rank for rank in range(world) if rank_map[rank] < 0), None)
-    if negative is not None:
-        raise NetworkError(
-            f"the rank map gives the negative domain {rank_map[negative]}", rank=negative
-        )
-    return np.array([rank_map[rank] for rank in range(world)], dtype=np.int64)
+    places = [rank_map[rank] for rank in range(world)]
+    if all(isinstance(place, int) for place in places):
+        domain = np.array(places, dtype=np.int64)
+        negative = np.flatnonzero(domain < 0)
+        if len(negative):
+            raise NetworkError(
+                f"the rank map gives the negative domain {domain[negative[0]]}",
+                rank=int(negative[0]),
+            )
+        return Placement("rank map", domain, network.domain_size)
+    sizes = [tier.size for tier in network.tiers]
+    taken: dict[tuple[int, ...], int] = {}
+    for rank, place in enumerate(places):
+        at = () if isinstance(place, int) else tuple(place)
+        if len(at) != len(sizes) or not all(0 <= c < n for c, n in zip(at, sizes, strict=True)):
+            raise NetworkError(
+                f"the rank map gives {place}, which is no place in tiers of "
+                f"{' x '.join(map(str, sizes))}",
+                rank=rank,
+            )
+        if taken.setdefault(at, rank) != rank:
+            raise NetworkError(
+                f"the rank map gives it the place {at} of rank {taken[at]}", rank=rank
+            )
+    coordinates = np.array(list(taken), dtype=np.int64).reshape(world, len(sizes))
+    outside = np.array([name != TIER_NAMES[0] for name in network.tier_names])
+    domain = np.zeros(world, dtype=np.int64)
+    for tier in reversed(np.flatnonzero(outside)):
+        domain = domain * sizes[tier] + coordinates[:, tier]
+    return Placement("rank map", domain, network.domain_size, coordinates)
+
+
+def _position_in(unit: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number of each rank among those of its unit, by ascending rank."""
+    order = np.argsort(unit, kind="stable")
+    index = np.empty(len(unit), dtype=np.int64)
+    index[order] = np.arange(len(unit)) - np.searchsorted(unit[order], unit[order])
+    return index
+
+
+def _digits(number: NDArray[np.int64], sizes: Sequence[int]) -> list[NDArray[np.int64]]:
+    """Write numbers with a digit for each size, the first the fastest."""
+    digits = []
+    for size in sizes:
+        digits.append(number % size)
+        number = number // size
+    return digits
 
 
 def _from_hosts(

@@ -33,10 +33,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .critical_path import CriticalPath
-    from .engine import Program, Replay
+    from .event_loop import Flows, Program, Replay
     from .network import Network
     from .placement import Placement
     from .pricing import Prices
+
+
+# Two transfers that only touch, one ending as the other begins, may meet for a rounding error.
+_NOTICEABLE_NS = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +53,12 @@ class Simulation:
         The graph that ran.
     program : Program
         The same for the engine.
+    flows : Flows
+        The transfers that ports carry, for the engine.
     replay : Replay
         Start, release and end of every compressed node, and what it waited for.
     transfer_ns : float64, shape (N,)
-        Transfer time of every communication node.
+        Transfer time of every communication node, alone.
     scale : float64, shape (NUM_PART_KINDS,)
         What each kind of part was multiplied by.
     prices : Prices or None
@@ -65,6 +71,7 @@ class Simulation:
 
     compressed: CompressedGraph
     program: Program
+    flows: Flows
     replay: Replay
     transfer_ns: NDArray[np.float64]
     scale: NDArray[np.float64]
@@ -100,6 +107,20 @@ class Simulation:
         """The same of the measured steps, where the graph has them."""
         measured = _measured_times(self.compressed.graph)
         return None if measured is None else headline_ns(measured)
+
+    @cached_property
+    def sharing_ns(self) -> NDArray[np.float64]:
+        """How much longer the transfer of every node took because of others, shape (N,).
+
+        0 where a node does not communicate.
+        """
+        alone = self.replay.release + self.transfer_ns
+        return np.nan_to_num(self.replay.transferred - alone, nan=0.0)
+
+    @property
+    def shares_ports(self) -> bool:
+        """Whether any transfer was slowed by another that used the same port."""
+        return bool((self.sharing_ns > _NOTICEABLE_NS).any())
 
     @cached_property
     def categories(self) -> NDArray[np.int64]:
@@ -238,7 +259,8 @@ def simulate(
         where = placement or _default_placement(compressed.graph, network)
         prices = price(compressed.graph, compressed.instances, network, where)
 
-    from .engine import NEED_ITSELF, no_flows, replay
+    from .engine import flows, no_flows, replay
+    from .event_loop import NEED_ITSELF
 
     program = _program(compressed)
     transfer, alone = _transfers(compressed, prices)
@@ -254,10 +276,16 @@ def simulate(
             f"{int(alone.sum())} communication nodes wait for nobody and keep their measured "
             f"duration: their {reason}"
         )
-    happened = replay(compressed, program, no_flows(compressed), transfer, scale)
+    carried = (
+        no_flows(compressed)
+        if prices is None or getattr(prices, "transfers", None) is None
+        else flows(compressed, prices.transfers, prices.ports, prices.sets, transfer)
+    )
+    happened = replay(compressed, program, carried, transfer, scale)
     return Simulation(
         compressed=compressed,
         program=program,
+        flows=carried,
         replay=happened,
         transfer_ns=transfer,
         scale=scale,

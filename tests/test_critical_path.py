@@ -140,6 +140,7 @@ def test_the_path_names_what_each_nanosecond_was_spent_on() -> None:
         "lag": 0,
         "transfer": 0,
         "start_offset": 9,
+        "sharing": 0,
         "base": 11,
         "endpoint": 10,
         "scaleup_latency": 14,

@@ -314,7 +314,7 @@ def _report_comms(coverage: Coverage, ranks: list[_Rank], matched: Matched) -> N
     evidence: Counter[str] = Counter()
     dropped: Counter[tuple[str, str]] = Counter()
     for rank in ranks:
-        coverage.events_used += len(rank.nodes)
+        coverage.events_used += _events_used(rank)
         for op in rank.comms.ops:
             coverage.collectives_seen += 1
             evidence[op.evidence] += 1
@@ -359,6 +359,26 @@ def _report_comms(coverage: Coverage, ranks: list[_Rank], matched: Matched) -> N
             f"{coverage.assumed_members} members of groups were not traced: assumed to arrive with "
             "those that were; every figure rests on that"
         )
+
+
+def _events_used(rank: _Rank) -> int:
+    """Count the events that nodes stand for: device work, and what host lanes are made of."""
+    trace, windows = rank.trace, rank.windows
+    if rank.device is not None:
+        used = len(rank.device.nodes_of)
+        threads = {int(trace.thread[call]) for call in rank.device.call_of.values()}
+    else:
+        used, threads = len(rank.comms.ops), {windows.thread}
+    if any(lane.kind is LaneKind.HOST and lane.number for lane in rank.nodes.lanes):
+        used += int(
+            (
+                np.isin(trace.thread, sorted(threads | {windows.thread}))
+                & np.isin(trace.category, [int(Category.CPU_OP), int(Category.RUNTIME)])
+                & (trace.start_ns >= windows.begin_ns[0])
+                & (trace.start_ns < windows.end_ns[-1])
+            ).sum()
+        )
+    return used
 
 
 def _report_edges(coverage: Coverage, ranks: list[_Rank]) -> None:
