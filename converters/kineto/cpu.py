@@ -300,8 +300,8 @@ class _MainLane:
         self.cursor = windows.begin_ns[0]
         self.last = -1
         self.step = 0
-        self.busy_until = self.cursor
-        self.operation = ""
+        #: Operations that have begun and not ended, outermost first.
+        self.open: list[int] = []
 
     def add(self, start: int, end: int, flavour: Flavour, name: str) -> int:
         """Add the next node of the lane and return it."""
@@ -312,11 +312,13 @@ class _MainLane:
         return node
 
     def advance(self, time_ns: int) -> None:
-        """Cover the thread up to a moment: the running operation, then the interpreter."""
-        if self.cursor < min(time_ns, self.busy_until):
-            self.add(self.cursor, min(time_ns, self.busy_until), Flavour.COMPUTE, self.operation)
+        """Cover the thread up to a moment with the innermost operation, or the interpreter."""
         if self.cursor < time_ns:
-            self.add(self.cursor, time_ns, Flavour.HOST, "interpreter")
+            if self.open:
+                name = self.trace.strings[self.trace.name[self.open[-1]]]
+                self.add(self.cursor, time_ns, Flavour.COMPUTE, name)
+            else:
+                self.add(self.cursor, time_ns, Flavour.HOST, "interpreter")
 
     def begin_step(self, time_ns: int, step: int) -> None:
         """Move on to a step."""
@@ -345,14 +347,17 @@ class _MainLane:
         start = int(self.trace.start_ns[event])
         end = start + int(self.trace.dur_ns[event])
         self.advance(start)
-        if end > self.busy_until:
-            self.busy_until = end
-            self.operation = self.trace.strings[self.trace.name[event]]
+        self.open.append(event)
         if comm is not None:
             # The call enqueues somewhere inside itself, before the queue can have begun it.
             self.advance(max(start, min(end, self.nodes.start[comm])))
             if self.last >= 0:
                 self.nodes.after(comm, self.last, "enqueued by the main thread")
+
+    def end_operation(self, event: int) -> None:
+        """End an operation."""
+        self.advance(int(self.trace.start_ns[event] + self.trace.dur_ns[event]))
+        self.open.remove(event)
 
 
 def add_cpu_job(
@@ -381,11 +386,15 @@ def add_cpu_job(
     moments: list[tuple[int, int, Callable[[], None]]] = []
     for event in main.events:
         action = partial(thread.begin_operation, event, enqueues.get(event))
-        moments.append((int(trace.start_ns[event]), 3, action))
-    moments += [(w.begin_ns, 2, partial(thread.wait, w, comm_nodes[w.op])) for w in waits]
+        moments.append((int(trace.start_ns[event]), 4, action))
+    # At one moment the innermost operation, which began last, ends first.
+    for event in reversed(main.events):
+        end = int(trace.start_ns[event] + trace.dur_ns[event])
+        moments.append((end, 2, partial(thread.end_operation, event)))
+    moments += [(w.begin_ns, 3, partial(thread.wait, w, comm_nodes[w.op])) for w in waits]
     for k, (begin, end) in enumerate(zip(windows.begin_ns, windows.end_ns, strict=True)):
         moments.append((begin, 1, partial(thread.begin_step, begin, k)))
-        moments.append((end, 4, partial(thread.end_step, end, k)))
+        moments.append((end, 5, partial(thread.end_step, end, k)))
     moments.sort(key=lambda m: (m[0], m[1]))
     for _, _, happen in moments:
         happen()
