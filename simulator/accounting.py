@@ -80,9 +80,7 @@ def account(
     room = int(2 * prog.part_ptr[-1] + 4 * rank_ptr[-1])
     times, codes = np.empty(room, np.int64), np.empty(room, np.int64)
     ptr = np.zeros(len(rank_ptr), dtype=np.int64)
-    _collect(
-        array(rank_ptr, np.int64), prog, replay, scale, _OF_PART, times, codes, ptr
-    )
+    _collect(array(rank_ptr, np.int64), prog, replay, scale, _OF_PART, times, codes, ptr)
     owner = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
     order = np.lexsort((times[: ptr[-1]], owner))
     table = np.zeros((len(ptr) - 1, len(completion_ns), len(CATEGORIES) + 1), dtype=np.int64)

@@ -1,95 +1,41 @@
-"""What a collective costs on a network of one or two switch tiers: the closed forms.
+"""What operations cost on a network, by cause.
 
-This module is the one place of the formulas. Its input is how the members of a group spread over
-the scale-up domains; how a graph's operations are priced with it is in `pricing`, and waiting,
-sharing and order of operations are the engine's.
+The algorithms, their steps and formulas are documented and made in `algorithms`; here they meet
+the speed of the tiers. How a graph's operations are priced is in `pricing`, and waiting, sharing
+and order of operations are the engine's.
 
-The forms
----------
-n ranks in k domains, m ranks in each (n = mk), S bytes, B1 and B2 the effective bandwidth of
-scale-up and scale-out (bytes/ns per rank and direction), a1 and a2 their latency per message.
-A group inside one domain has k = 1, one with a rank in each domain has m = 1; the terms of the
-tier that it does not use are then 0 by themselves (or are left out, marked [k > 1] or [m > 1]).
-
-==============  ===================================================  ============================
-collective      bandwidth                                            latency
-==============  ===================================================  ============================
-all-reduce      2(m-1)/m S/B1 + 2(k-1)/k S/(m B2)                    2(m-1) a1 + 2(k-1) a2
-all-gather      (m-1)k S/B1 + (k-1) S/B2                             (m-1) a1 + (k-1) a2
-reduce-scatter  (m-1)/m S/B1 + (k-1)/k S/(m B2)                      (m-1) a1 + (k-1) a2
-all-to-all      max((m-1)/n S/B1, (n-m)/n S/B2)                      max(a1 [m > 1], a2 [k > 1])
-broadcast       S/B1 [m > 1] + S/B2 [k > 1]                          (m-1) a1 + (k-1) a2
-reduce          as broadcast                                         as broadcast
-gather          max((m-1) S/B1, (n-m) S/B2), at the root's ports     max(a1 [m > 1], a2 [k > 1])
-scatter         as gather                                            as gather
-barrier         0                                                    2 ceil(log2 m) a1
-                                                                     + 2 ceil(log2 k) a2
-send            S/B of the tier that it crosses                      a of that tier
-==============  ===================================================  ============================
-
-To these come `base_ns` of the outermost tier used, once, and `endpoint_ns_per_byte` times the
-bytes that the busiest rank moves in each tier, in series.
-
-S is the input of one rank (the convention of Chakra): the shard of an all-gather; the whole
-input of a reduce-scatter; the send buffer of an all-to-all with the part a rank keeps; in gather
-and scatter the part of one rank.
-
-The algorithms are ring (all-reduce, all-gather, reduce-scatter), pipelined ring (broadcast,
-reduce), direct (all-to-all, gather, scatter) and dissemination there and back (barrier). On one
-tier these are the usual alpha-beta costs [1]_ [2]_, and their bytes are those that nccl-tests
-divides by for its bus bandwidth [3]_. On two tiers the phases of the rings follow each other:
-reduce-scatter inside the domains, the same operation between ranks of equal place in theirs,
-all-gather inside. Direct messages use both tiers at once, so only the slower one is paid.
-
-Uneven groups
--------------
-Where the domains hold different numbers of members (m_max at most, m_min at least) each phase
-takes as long as its worst port: scale-up phases have m = m_max, and in scale-out phases the
-domain with the fewest members has the largest share for each of its ports:
-
-==============  =============================  =====================================
-collective      scale-up bytes                 scale-out bytes
-==============  =============================  =====================================
-all-reduce      2 (m_max-1)/m_max S            2 (k-1)/k S/m_min
-all-gather      (m_max-1)/m_max n S            (n-m_min)/m_min S
-reduce-scatter  (m_max-1)/m_max S              (n-m_min)/n S/m_min
-all-to-all      (m_max-1)/n S                  (n-m_min)/n S
-broadcast       S                              S
-gather          (m_root-1) S                   (n-m_root) S
-==============  =============================  =====================================
-
-The latency is that of the longest chain, with m_max for m. m_root is the number of members in
-the root's domain; if the root is unknown each tier is charged its worst case. With
-m_max = m_min = m these are the forms above.
-
-References
-----------
-.. [1] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations
-   in MPICH", Int. J. High Performance Computing Applications 19(1), 2005.
-.. [2] E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn, "Collective communication: theory,
-   practice, and experience", Concurrency and Computation 19(13), 2007.
-.. [3] NVIDIA nccl-tests, doc/PERFORMANCE.md.
+An operation costs ``base_ns`` of the outermost tier that it uses, once; ``endpoint_ns_per_byte``
+times the bytes that the busiest rank moves in each tier, in series; and for each stage of its
+algorithm the latency of its chain of messages and the time of its busiest port. S, the size, is
+the input of one rank (the convention of Chakra): the shard of an all-gather; the whole input of a
+reduce-scatter; the send buffer of an all-to-all with the part a rank keeps; in gather and scatter
+the part of one rank.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..base.errors import NetworkError
-from ..graph.columns import Collective
+from .algorithms.layout import shape_of
+from .algorithms.plans import costing_of, possible_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from ..graph.columns import Collective
+    from .algorithms.layout import Shape
+    from .algorithms.names import Algorithm
+    from .algorithms.plans import Costing
     from .network import Tier
 
-#: Collectives whose messages use all tiers at once, so that only the slower tier is paid.
-DIRECT = frozenset({Collective.ALL_TO_ALL, Collective.GATHER, Collective.SCATTER})
+    Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -144,19 +90,19 @@ class Costs:
     base_ns, endpoint_ns : float64, shape (I,)
         Fixed cost, and cost of moving bytes at the ends.
     latency_ns, bandwidth_ns : float64, shape (I, T)
-        What is paid to each tier. Where both tiers work at once only the slower is paid.
+        What is paid to each tier. Where tiers work at once only the slowest is paid.
     wire_bytes : float64, shape (I, T)
-        Bytes through the busiest port of each tier, paid or not.
+        Bytes that the busiest rank sends or receives in each tier, paid or not.
     messages : float64, shape (I, T)
-        Messages one after the other in each tier, paid or not.
+        Messages (on rings: hops) one after the other in each tier, paid or not.
     """
 
-    base_ns: NDArray[np.float64]
-    endpoint_ns: NDArray[np.float64]
-    latency_ns: NDArray[np.float64]
-    bandwidth_ns: NDArray[np.float64]
-    wire_bytes: NDArray[np.float64]
-    messages: NDArray[np.float64]
+    base_ns: Float
+    endpoint_ns: Float
+    latency_ns: Float
+    bandwidth_ns: Float
+    wire_bytes: Float
+    messages: Float
 
 
 @dataclass(frozen=True)
@@ -176,6 +122,164 @@ class Cost:
         return self.base_ns + self.endpoint_ns + sum(self.latency_ns) + sum(self.bandwidth_ns)
 
 
+class Speeds(NamedTuple):
+    """How fast the tiers are with one protocol (T tiers).
+
+    Attributes
+    ----------
+    gb_s, latency_ns : float64, shape (2, T)
+        Effective bandwidth and latency per message: row 0 as usual, row 1 where switches reduce.
+    endpoint_ns_per_byte, base_ns : float64, shape (T,)
+        As in `Tier`.
+    chunks : int
+        Chunks of algorithms that pipeline tiers.
+    own_share : float
+        As in `Network`.
+    """
+
+    gb_s: Float
+    latency_ns: Float
+    endpoint_ns_per_byte: Float
+    base_ns: Float
+    chunks: int
+    own_share: float = 0.0
+
+
+def speeds_of(
+    tiers: Sequence[Tier], chunks: int, protocol: str | None = None, own_share: float = 0.0
+) -> Speeds:
+    """Speed of the tiers; those that have the protocol use it."""
+    gb_s = np.empty((2, len(tiers)))
+    latency = np.empty((2, len(tiers)))
+    for index, tier in enumerate(tiers):
+        factor = next((p for p in tier.protocols if p.name == protocol), None)
+        share, delay = (1.0, 1.0) if factor is None else (factor.efficiency, factor.latency)
+        gb_s[0, index], latency[0, index] = tier.effective_gb_s * share, tier.latency_ns * delay
+        reducing, slow = tier.in_network_efficiency, tier.in_network_latency_ns
+        gb_s[1, index] = tier.bandwidth_gb_s * (tier.efficiency if reducing is None else reducing)
+        latency[1, index] = tier.latency_ns if slow is None else slow
+    return Speeds(
+        gb_s,
+        latency,
+        np.array([tier.endpoint_ns_per_byte for tier in tiers]),
+        np.array([tier.base_ns for tier in tiers]),
+        chunks,
+        own_share,
+    )
+
+
+class Stack(NamedTuple):
+    """Many `Costing`, filled up with stages that cost nothing (I of them, S stages, T tiers)."""
+
+    worst: Float
+    wire: Float
+    messages: Float
+    kept: Float
+    lanes: NDArray[np.int64]
+    in_network: NDArray[np.int64]
+    chunked: NDArray[np.bool_]
+    stages: NDArray[np.int64]  # (I,) of each, those that cost nothing not counted
+
+    def take(self, index: NDArray[np.int64]) -> Stack:
+        """Some of them, in the order given."""
+        return Stack(
+            self.worst[index],
+            self.wire[index],
+            self.messages[index],
+            self.kept[index],
+            self.lanes[index],
+            self.in_network[index],
+            self.chunked[index],
+            self.stages[index],
+        )
+
+
+def stack(costings: Sequence[Costing], num_tiers: int) -> Stack:
+    """Put costings side by side."""
+    most = max([len(one.worst) for one in costings], default=0) or 1
+    shape = (len(costings), most, num_tiers)
+    filled = Stack(
+        np.zeros(shape),
+        np.zeros(shape),
+        np.zeros(shape),
+        np.zeros(shape),
+        np.zeros(shape, np.int64),
+        np.zeros(shape, np.int64),
+        np.array([one.chunked for one in costings], dtype=np.bool_),
+        np.array([len(one.worst) for one in costings], dtype=np.int64),
+    )
+    for row, one in enumerate(costings):
+        for column, values in zip(filled[:-2], one[:-1], strict=True):
+            column[row, : len(values)] = values
+    return filled
+
+
+class Phases(NamedTuple):
+    """Time of every stage (I operations, S stages): what is fixed, and what its ports take."""
+
+    fixed_ns: Float
+    work_ns: Float
+
+
+def costs_of(plans: Stack, size_bytes: Float, speeds: Speeds) -> tuple[Costs, Phases]:
+    """Cost of operations alone on the network.
+
+    Parameters
+    ----------
+    plans : Stack
+        Of each operation.
+    size_bytes : float64, shape (I,)
+        Input bytes of one rank of each, not negative.
+    speeds : Speeds
+        Of the tiers.
+    """
+    tier = np.arange(plans.worst.shape[2])
+    size = size_bytes[:, np.newaxis, np.newaxis]
+    handled = plans.worst * (1 + speeds.own_share * plans.kept)
+    time = handled * size / speeds.gb_s[plans.in_network, tier]
+    slowest = _slowest(time)
+    others = np.where(plans.chunked, 1 / speeds.chunks, 0.0)[:, np.newaxis, np.newaxis]
+    paid = np.where(slowest, time, time * others)
+
+    delay = plans.messages * speeds.latency_ns[plans.in_network, tier]
+    lane = np.stack([np.where(plans.lanes == lane, delay, 0).sum(axis=2) for lane in tier], axis=2)
+    longest = np.argmax(_slowest(lane), axis=2)[:, :, np.newaxis]
+    delay = np.where(plans.lanes == longest, delay, 0.0)
+
+    wire = plans.wire * size
+    endpoint = wire @ speeds.endpoint_ns_per_byte
+    messages = plans.messages.sum(axis=1)
+    bandwidth = paid.sum(axis=1)
+    base = np.zeros(len(size_bytes))
+    for index, base_ns in enumerate(speeds.base_ns):
+        base = np.where(messages[:, index] > 0, base_ns, base)
+    # A negative base is a burst allowance: it cannot give back more than the wire took.
+    base = np.maximum(base, -bandwidth.sum(axis=1))
+    costs = Costs(
+        base, endpoint.sum(axis=1), delay.sum(axis=1), bandwidth, wire.sum(axis=1), messages
+    )
+    fixed, work = delay.sum(axis=2) + endpoint, paid.sum(axis=2)
+    fixed[:, 0] += base
+    for stage in range(fixed.shape[1]):
+        # What a negative base gives back it takes from the first bytes.
+        back = np.minimum(fixed[:, stage], 0)
+        fixed[:, stage] -= back
+        work[:, stage] += back
+        back = np.minimum(work[:, stage], 0)
+        work[:, stage] -= back
+        if stage + 1 < fixed.shape[1]:
+            fixed[:, stage + 1] += back
+    return costs, Phases(fixed, work)
+
+
+def _slowest(time: Float) -> NDArray[np.bool_]:
+    """Mark the largest of the tiers, the outer one where they tie."""
+    last = time.shape[2] - 1
+    kept = last - np.argmax(time[:, :, ::-1], axis=2)
+    marked: NDArray[np.bool_] = np.arange(time.shape[2]) == kept[:, :, np.newaxis]
+    return marked
+
+
 def cost(
     coll: Collective,
     size_bytes: float,
@@ -183,7 +287,7 @@ def cost(
     tiers: Sequence[Tier],
     root: int | None = None,
 ) -> Cost:
-    """Cost of one operation; see the module for the formulas.
+    """Cost of one operation with the default algorithm; see `algorithms` for the formulas.
 
     Parameters
     ----------
@@ -192,7 +296,7 @@ def cost(
     size_bytes : float
         Input bytes of one rank, not negative.
     members : sequence of int
-        Scale-up domain of each member.
+        Scale-up domain of each member. They take the places of it by their order.
     tiers : sequence of Tier
         One or two, from the inside out.
     root : int, optional
@@ -205,12 +309,14 @@ def cost(
     Raises
     ------
     NetworkError
-        If the members are in several domains and there is only one tier.
+        If the members are in several domains and there is only one tier, or are more than a ring
+        or full mesh has places.
 
     Examples
     --------
     Eight ranks in two domains of four reduce 8 MB at 100 and 10 GB/s:
 
+    >>> from whatif.graph.columns import Collective
     >>> from whatif.simulator.network import Tier
     >>> tiers = [Tier(size=4, bandwidth_gb_s=100), Tier(size=2, bandwidth_gb_s=10)]
     >>> cost(Collective.ALL_REDUCE, 8e6, [0, 0, 0, 0, 1, 1, 1, 1], tiers).bandwidth_ns
@@ -231,9 +337,9 @@ def cost(
 
 
 def price_spread(
-    coll: Collective, size_bytes: NDArray[np.float64], spread: Spread, tiers: Sequence[Tier]
+    coll: Collective, size_bytes: Float, spread: Spread, tiers: Sequence[Tier]
 ) -> Costs:
-    """Cost of many operations of one type; see `cost`.
+    """Cost of many operations of one type with the default algorithm; see `cost`.
 
     Parameters
     ----------
@@ -249,7 +355,7 @@ def price_spread(
     Raises
     ------
     NetworkError
-        If members are in several domains and there is only one tier.
+        As `cost`.
     """
     if len(tiers) == 1 and (spread.domains > 1).any():
         raise NetworkError(
@@ -257,119 +363,45 @@ def price_spread(
             "tier between them",
             place="tiers",
         )
-    up_bytes, out_bytes, up_messages, out_messages = _FORMS[coll](size_bytes, spread)
-    count = len(size_bytes)
-    wire = np.zeros((count, 2))
-    wire[:, 0], wire[:, 1] = up_bytes, out_bytes
-    messages = np.zeros((count, 2))
-    messages[:, 0], messages[:, 1] = up_messages, out_messages
-    wire, messages = wire[:, : len(tiers)], messages[:, : len(tiers)]
-
-    bandwidth = wire / np.array([tier.effective_gb_s for tier in tiers])
-    latency = messages * np.array([tier.latency_ns for tier in tiers])
-    if coll in DIRECT:
-        bandwidth, latency = _slower(bandwidth), _slower(latency)
-    endpoint = wire @ np.array([tier.endpoint_ns_per_byte for tier in tiers])
-    base = np.zeros(count)
-    for index, tier in enumerate(tiers):
-        base = np.where(messages[:, index] > 0, tier.base_ns, base)
-    # A negative base is a burst allowance: it cannot give back more than the wire took.
-    base = np.maximum(base, -bandwidth.sum(axis=1))
-    return Costs(base, endpoint, latency, bandwidth, wire, messages)
-
-
-def _slower(paid: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Keep the largest of the tiers, the outer one where they tie."""
-    last = paid.shape[1] - 1
-    kept = last - np.argmax(paid[:, ::-1], axis=1)
-    return np.where(np.arange(paid.shape[1]) == kept[:, np.newaxis], paid, 0.0)
-
-
-# Bytes through the busiest port and messages in a row: scale-up bytes, scale-out bytes, scale-up
-# messages, scale-out messages.
-if TYPE_CHECKING:
-    _Column = NDArray[np.float64] | NDArray[np.int64]
-    _Traffic = tuple[_Column, _Column, _Column, _Column]
-
-
-def _all_reduce(size: NDArray[np.float64], on: Spread) -> _Traffic:
-    return (
-        2 * (on.most - 1) / on.most * size,
-        2 * (on.domains - 1) / on.domains * size / on.fewest,
-        2 * (on.most - 1),
-        2 * (on.domains - 1),
+    shape = shape_of(tiers)
+    rows = np.column_stack(
+        [spread.members, spread.domains, spread.most, spread.fewest, spread.beside_root]
     )
+    kinds, index = np.unique(rows, axis=0, return_inverse=True)
+    costings = [_costing_of_spread(shape, coll, *kind) for kind in kinds.tolist()]
+    plans = stack(costings, len(tiers)).take(index.reshape(-1))
+    return costs_of(plans, size_bytes, speeds_of(tiers, chunks=1))[0]
 
 
-def _all_gather(size: NDArray[np.float64], on: Spread) -> _Traffic:
-    return (
-        (on.most - 1) / on.most * on.members * size,
-        (on.members - on.fewest) / on.fewest * size,
-        on.most - 1,
-        on.domains - 1,
-    )
-
-
-def _reduce_scatter(size: NDArray[np.float64], on: Spread) -> _Traffic:
-    return (
-        (on.most - 1) / on.most * size,
-        (on.members - on.fewest) / on.members * size / on.fewest,
-        on.most - 1,
-        on.domains - 1,
-    )
-
-
-def _all_to_all(size: NDArray[np.float64], on: Spread) -> _Traffic:
-    return (
-        (on.most - 1) / on.members * size,
-        (on.members - on.fewest) / on.members * size,
-        np.minimum(on.most - 1, 1),
-        np.minimum(on.domains - 1, 1),
-    )
-
-
-def _broadcast(size: NDArray[np.float64], on: Spread) -> _Traffic:
-    return (
-        np.where(on.most > 1, size, 0.0),
-        np.where(on.domains > 1, size, 0.0),
-        on.most - 1,
-        on.domains - 1,
-    )
-
-
-def _gather(size: NDArray[np.float64], on: Spread) -> _Traffic:
-    known = on.beside_root > 0
-    near = np.where(known, on.beside_root, on.most) - 1
-    far = on.members - np.where(known, on.beside_root, on.fewest)
-    return near * size, far * size, np.minimum(near, 1), np.minimum(far, 1)
-
-
-def _barrier(size: NDArray[np.float64], on: Spread) -> _Traffic:
-    nothing = np.zeros(len(size))
-    return nothing, nothing, 2 * _ceil_log2(on.most), 2 * _ceil_log2(on.domains)
-
-
-def _send(size: NDArray[np.float64], on: Spread) -> _Traffic:
-    crosses = on.domains - 1
-    stays = (on.members - 1) - crosses
-    return stays * size, crosses * size, stays, crosses
-
-
-def _ceil_log2(value: NDArray[np.int64]) -> NDArray[np.int64]:
-    # The binary exponent of value - 1 is exact where a logarithm may be off by one bit.
-    return np.frexp((value - 1).astype(np.float64))[1].astype(np.int64)
-
-
-_FORMS: dict[Collective, Callable[[NDArray[np.float64], Spread], _Traffic]] = {
-    Collective.ALL_REDUCE: _all_reduce,
-    Collective.REDUCE: _broadcast,
-    Collective.ALL_GATHER: _all_gather,
-    Collective.GATHER: _gather,
-    Collective.SCATTER: _gather,
-    Collective.BROADCAST: _broadcast,
-    Collective.ALL_TO_ALL: _all_to_all,
-    Collective.REDUCE_SCATTER: _reduce_scatter,
-    Collective.REDUCE_SCATTER_BLOCK: _reduce_scatter,
-    Collective.BARRIER: _barrier,
-    Collective.SEND_RECV: _send,
-}
+@lru_cache(maxsize=4096)
+def _costing_of_spread(
+    shape: Shape, coll: Collective, members: int, domains: int, most: int, fewest: int, root: int
+) -> Costing:
+    """Cost a group of which only the counts are known that matter."""
+    held = np.full(domains, fewest, dtype=np.int64)
+    held[0] = most
+    beside = 0 if root in (0, most) else min(domains - 1, 1)
+    held[beside] = root or held[beside]
+    missing = members - int(held.sum())
+    for domain in range(2, domains):
+        more = min(missing, most - fewest)
+        held[domain] += more
+        missing -= more
+    columns = [np.arange(members) - np.repeat(np.cumsum(held) - held, held)]
+    if len(shape) > 1:
+        columns.append(np.repeat(np.arange(domains), held))
+    if len(columns) != len(shape):
+        raise NetworkError(f"{len(shape)} tiers need the places of the members", place="tiers")
+    roomy = []
+    for tier, column in zip(shape, columns, strict=True):
+        needed = int(column.max()) + 1
+        if needed > tier.size and tier.topology != "switch":
+            raise NetworkError(
+                f"{needed} ranks or domains do not fit a {tier.topology} of {tier.size}",
+                place="tiers",
+            )
+        roomy.append(tier._replace(size=max(tier.size, needed)))
+    coordinates = np.column_stack(columns)
+    chosen: Algorithm = possible_of(tuple(roomy), coordinates, coll)[0]
+    at = None if root == 0 else int(held[:beside].sum())
+    return costing_of(tuple(roomy), coordinates, coll, chosen, at)

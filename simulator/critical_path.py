@@ -27,6 +27,7 @@ from .event_loop import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .pricing import Prices
     from .run import Simulation
 
     Int = NDArray[np.int64]
@@ -177,6 +178,8 @@ def utility_bound(
     for simulation, which in ((baseline, "baseline"), (variant, "variant")):
         if simulation.shares_ports:
             return None, f"transfers share ports in the {which}"
+    if not _same_algorithms(baseline.prices, variant.prices):
+        return None, "transfers use other algorithms or protocols in the variant"
     times = baseline.step_times_ns
     earlier = baseline.completion_ns.max(axis=1) - variant.completion_ns.max(axis=1)
     steady = range(1, len(times)) if len(times) > 1 else range(1)
@@ -196,6 +199,14 @@ def utility_bound(
         saved = (1 - 1 / factor) * path.owned[resource]
         least.append(times[k] - saved + (earlier[k - 1] if k else 0))
     return (median - float(np.median(least))) / median * 100, ""
+
+
+def _same_algorithms(one: Prices | None, other: Prices | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one.algorithm, other.algorithm) and np.array_equal(
+        one.protocol, other.protocol
+    )
 
 
 @dataclass

@@ -47,11 +47,15 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         What the latency of the tier is multiplied by.
     efficiency : float
         What the efficiency of the tier is multiplied by, in (0, 1].
+    collectives : list of str
+        Labels of the collectives that it is for. Those that no protocol is for use the protocols
+        that are for none.
     """
 
     name: str
     latency: float = 1.0
     efficiency: float = 1.0
+    collectives: list[str] = []
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.latency) and self.latency >= 0):
@@ -59,6 +63,12 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 f"must be finite and not negative, is {self.latency}", place="protocols.latency"
             )
         _check_share(self.efficiency, "protocols.efficiency")
+        for label in self.collectives:
+            if label not in BY_LABEL:
+                raise NetworkError(
+                    f"there is no collective {label!r}; there are {', '.join(BY_LABEL)}",
+                    place="protocols.collectives",
+                )
 
 
 class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,6 +184,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise NetworkError(f"{twice!r} is there twice", place="protocols")
+        if names and all(protocol.collectives for protocol in self.protocols):
+            raise NetworkError("none is for the other collectives", place="protocols")
 
     @property
     def effective_gb_s(self) -> float:
@@ -199,6 +211,10 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         The same for single collectives, by label: ``{all-reduce: [ring, tree]}``.
     pipeline_chunks : int
         Chunks of the algorithms that pipeline tiers.
+    own_share : float
+        What a rank needs for the part of the data that it keeps, as a share of the time to send
+        it, in rings of equal parts and direct all-to-alls: an all-gather of parts of S bytes
+        takes (n - 1 + own_share) S/B. From 0 to 1.
     assumptions : list of str
         What was assumed rather than given or measured; printed with every result.
 
@@ -214,6 +230,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     algorithm: str | list[str] | None = None
     algorithms: dict[str, str | list[str]] = {}
     pipeline_chunks: int = 8
+    own_share: float = 0.0
     assumptions: list[str] = []
 
     def __post_init__(self) -> None:
@@ -236,6 +253,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise NetworkError(
                 f"must be at least 1, is {self.pipeline_chunks}", place="pipeline_chunks"
             )
+        if not 0 <= self.own_share <= 1:
+            raise NetworkError(f"must be from 0 to 1, is {self.own_share}", place="own_share")
         for name in _listed(self.algorithm):
             if name not in (AUTO, *ALGORITHMS):
                 raise NetworkError(
@@ -275,6 +294,11 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if first < len(shape):
             first = port_tier(shape, first)
         return tuple(TIER_NAMES[index >= max(first, 1)] for index in range(len(shape)))
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The names of `tier_names`, each once: by these prices and resources go."""
+        return tuple(dict.fromkeys(self.tier_names))
 
     @property
     def domain_size(self) -> int:

@@ -179,7 +179,7 @@ def place(
     size, domains = network.domain_size, network.num_domains
     traced = np.asarray(ranks, dtype=np.int64)
     world = max(world_size, int(traced.max(initial=-1)) + 1)
-    by_host = domains > 1 and network.tiers[0].topology != "ring"
+    by_host = TIER_NAMES[1] in network.tier_names and network.tiers[0].topology != "ring"
     if rank_map is not None:
         placement = _from_map(rank_map, world, network)
     elif by_host and len(hosts) > 0 and all(hosts):

@@ -278,7 +278,7 @@ def simulate(
         )
     carried = (
         no_flows(compressed)
-        if prices is None or getattr(prices, "transfers", None) is None
+        if prices is None or prices.transfers is None
         else flows(compressed, prices.transfers, prices.ports, prices.sets, transfer)
     )
     happened = replay(compressed, program, carried, transfer, scale)

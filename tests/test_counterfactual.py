@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from .oracle.run import Run
     from .oracle.vocabulary import Program
 
+    Speeds = tuple[tuple[float, float, float], tuple[float, float, float]]
+
 DEVICE_PROFILES: tuple[Profile, ...] = ("device", "host_bound", "overlap", "p2p")
 SEEDS = range(6)
 
@@ -79,11 +81,13 @@ class Case:
         ]
 
 
-def networks_for(program: Program) -> list[tuple[OracleNetwork, Network]]:
+def networks_for(
+    program: Program, all_speeds: tuple[Speeds, ...] = SPEEDS
+) -> list[tuple[OracleNetwork, Network]]:
     ranks, domain = len(program.ranks), program.domain_size
     sizes = [domain] if ranks == domain else [domain, ranks // domain]
     out = []
-    for speeds in SPEEDS:
+    for speeds in all_speeds:
         tiers = list(zip(sizes, speeds, strict=False))
         out.append(
             (
@@ -111,10 +115,12 @@ def make_case(
     *,
     record: str,
     model: DependencyModel | None = None,
+    speeds: tuple[Speeds, ...] = SPEEDS,
+    contention: bool = True,
     **how: object,
 ) -> Case:
-    pairs = networks_for(program)
-    runs = [execute(program, oracle) for oracle, _ in pairs]
+    pairs = networks_for(program, speeds)
+    runs = [execute(program, oracle, contention=contention) for oracle, _ in pairs]
     write_kineto(runs[0], folder, record=record, **how)  # type: ignore[arg-type]
     graph = convert_kineto(folder, model=model, processes=1)
     return Case(graph, runs, [network for _, network in pairs])

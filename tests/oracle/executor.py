@@ -24,7 +24,10 @@ at max(both starts) + T; a large one is sent by rendezvous and ends on both side
 eagerly, so that the sender ends at its own start + T.
 
 *Transfer times* T are the closed forms of one and two switch tiers (`OracleNetwork`), every
-transfer priced as if it were alone.
+transfer priced as if it were alone. Only with `contention` do those that use a port at the same
+time share it (`fluid`), and T is what a transfer takes in their company. The members of a
+symmetric collective, and the two of a rendezvous, move their bytes together; elsewhere each
+member moves its own.
 
 *CPU jobs.* Operations are the compute. The communications of a rank stand in one queue served
 by `queue_threads` threads, first come first served; a member arrives when a thread takes it.
@@ -41,6 +44,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from .edges import HostEdge, StreamEdge, TrueEdges, true_edges
+from .fluid import Fabric
 from .network import OracleNetwork, OracleTier
 from .run import (
     CommRecord,
@@ -176,36 +180,74 @@ class _Flag:
 class _Exchange:
     """One communication in progress: collects arrivals and tells members when they end."""
 
-    def __init__(self, loop: _Loop, program: Program, network: OracleNetwork, index: int) -> None:
+    def __init__(
+        self,
+        loop: _Loop,
+        program: Program,
+        network: OracleNetwork,
+        index: int,
+        fabric: Fabric | None,
+    ) -> None:
         self.comm = program.comms[index]
-        ranks = program.groups[self.comm.group].ranks
-        self.members = (self.comm.root, self.comm.peer) if self.comm.kind == "send_recv" else ranks
-        self.record = CommRecord(index, network.transfer_ns(self.comm, ranks), {}, {}, {})
+        self.ranks = program.groups[self.comm.group].ranks
+        self.members = (
+            (self.comm.root, self.comm.peer) if self.comm.kind == "send_recv" else self.ranks
+        )
+        alone_ns = network.transfer_ns(self.comm, self.ranks)
+        self.record = CommRecord(index, alone_ns, {}, {}, {})
         self._loop = loop
+        self._network = network
+        self._fabric = fabric
         self._eager = self.comm.size_bytes <= program.eager_limit_bytes
         self._ends: dict[int, Callable[[int], None]] = {}
 
+    @property
+    def _one_by_one(self) -> bool:
+        """Whether members move their bytes each for itself."""
+        comm = self.comm
+        return comm.kind == "broadcast" or (comm.kind == "send_recv" and self._eager)
+
     def _needs(self, rank: int) -> tuple[int, ...]:
         """Members whose arrival a member waits for."""
-        comm = self.comm
-        if comm.kind == "broadcast" or (comm.kind == "send_recv" and self._eager):
-            return (rank, comm.root)
-        return self.members
+        return (rank, self.comm.root) if self._one_by_one else self.members
 
     def arrive(self, rank: int, end: Callable[[int], None]) -> None:
-        """Take part, now; `end` is called with the time at which the member is done."""
+        """Take part, now; `end` is called, then or before, with the time at which it is done."""
         if rank not in self.members or rank in self.record.arrived_ns:
             raise ValueError(f"rank {rank} has no (second) part in communication {self.comm}")
-        self.record.arrived_ns[rank] = self._loop.now
+        arrived, released = self.record.arrived_ns, self.record.released_ns
+        arrived[rank] = self._loop.now
         self._ends[rank] = end
-        for member in list(self._ends):
-            needed = self._needs(member)
-            if all(other in self.record.arrived_ns for other in needed):
-                released = max(self.record.arrived_ns[other] for other in needed)
-                done = released + self.record.transfer_ns + self.comm.tail_ns.get(member, 0)
-                self.record.released_ns[member] = released
-                self.record.ended_ns[member] = done
-                self._ends.pop(member)(done)
+        going = [
+            member
+            for member in self._ends
+            if member not in released and all(other in arrived for other in self._needs(member))
+        ]
+        for member in going:
+            released[member] = max(arrived[other] for other in self._needs(member))
+        if self._fabric is None:
+            for member in going:
+                self._end(member, released[member] + self.record.transfer_ns)
+        elif self._one_by_one:
+            for member in going:
+                self._move((member,), going=(member,))
+        elif going:
+            self._move(self.members, going=tuple(going))
+
+    def _move(self, movers: tuple[int, ...], going: tuple[int, ...]) -> None:
+        assert self._fabric is not None
+        stages = self._network.stages(self.comm, self.ranks, movers)
+
+        def done() -> None:
+            for member in going:
+                self._end(member, self._loop.now)
+
+        self._fabric.begin(stages, done)
+
+    def _end(self, member: int, transferred_ns: int) -> None:
+        done = transferred_ns + self.comm.tail_ns.get(member, 0)
+        self.record.ended_ns[member] = done
+        self._ends.pop(member)(done)
 
 
 class _Rank:
@@ -444,7 +486,7 @@ _SYNC_CALL = {
 }
 
 
-def execute(program: Program, network: OracleNetwork) -> Run:
+def execute(program: Program, network: OracleNetwork, *, contention: bool = False) -> Run:
     """Run a program on a network.
 
     Parameters
@@ -453,6 +495,8 @@ def execute(program: Program, network: OracleNetwork) -> Run:
         What the hosts do.
     network : OracleNetwork
         Prices the transfers.
+    contention : bool
+        Whether transfers that use the same port at the same time share it.
 
     Returns
     -------
@@ -467,7 +511,8 @@ def execute(program: Program, network: OracleNetwork) -> Run:
         If the program is malformed or a group has no closed form on this network.
     """
     loop = _Loop()
-    exchanges = [_Exchange(loop, program, network, i) for i in range(len(program.comms))]
+    fabric = Fabric(loop, network.gb_s) if contention else None
+    exchanges = [_Exchange(loop, program, network, i, fabric) for i in range(len(program.comms))]
     ranks = [_Rank(program, rank, loop, exchanges) for rank in range(len(program.ranks))]
     for rank, spec in zip(ranks, program.ranks, strict=True):
         for thread in spec.threads:

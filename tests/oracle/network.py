@@ -1,5 +1,8 @@
 """Prices of transfers: the closed forms of one and two switch tiers, every transfer alone.
 
+`stages` says the same of transfers that may meet: what each waits for, and then moves through
+which ports.
+
 Per rank and direction a tier has a bandwidth, of which large messages reach a fraction, a cost
 per byte that does not depend on the link, a latency per message, and a fixed cost once per
 operation (of the outermost tier that it uses). The algorithms are the ring for the reducing and
@@ -13,8 +16,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .fluid import Stage
+
 if TYPE_CHECKING:
+    from .fluid import Port
     from .vocabulary import Comm, CommKind
+
+    #: Tier, messages one after the other, bytes of the busiest port, bytes through each.
+    _Part = tuple[int, float, float, dict[Port, float]]
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,106 @@ class OracleNetwork:
             return frozenset({0 if self.domain_of(comm.root) == self.domain_of(comm.peer) else 1})
         local, domains = self._shape(ranks)
         return frozenset(({0} if local > 1 else set()) | ({1} if domains > 1 else set()))
+
+    def gb_s(self, port: Port) -> float:
+        """Bytes per nanosecond that a port carries."""
+        tier = self.tiers[port[1]]
+        return tier.bandwidth_gb_s * tier.efficiency
+
+    def stages(self, comm: Comm, ranks: tuple[int, ...], movers: tuple[int, ...]) -> list[Stage]:
+        """What a transfer does on its way: `transfer_ns` in parts.
+
+        Parameters
+        ----------
+        comm : Comm
+            The operation.
+        ranks : tuple of int
+            Members of its group.
+        movers : tuple of int
+            The members whose bytes these are: all, or one of an operation in which each moves
+            its own.
+        """
+        if comm.kind == "send_recv":
+            tier = 0 if self.domain_of(comm.root) == self.domain_of(comm.peer) else 1
+            moved = {
+                (comm.root, tier, "out"): comm.size_bytes,
+                (comm.peer, tier, "in"): comm.size_bytes,
+            }
+            parts = [
+                (
+                    tier,
+                    1.0,
+                    float(comm.size_bytes),
+                    {p: n for p, n in moved.items() if p[0] in movers},
+                )
+            ]
+        elif comm.kind == "broadcast":
+            parts = self._broadcast(comm, ranks, movers[0])
+        else:
+            parts = self._symmetric(comm, ranks)
+        base_ns = self.tiers[max(self.tiers_of(comm, ranks))].base_ns
+        out = []
+        for tier, messages, amount, moved in parts:
+            own = self.tiers[tier]
+            wait_ns = messages * own.latency_ns + amount * own.endpoint_ns_per_byte
+            move_ns = amount / (own.bandwidth_gb_s * own.efficiency)
+            out.append(Stage(wait_ns + (0 if out else base_ns), move_ns, moved))
+        if comm.kind == "all_to_all" and len(out) > 1:
+            # Direct messages use both tiers at once.
+            waits = [stage.wait_ns - (0 if i else base_ns) for i, stage in enumerate(out)]
+            moves = max(stage.move_ns for stage in out)
+            out = [Stage(max(waits) + base_ns, moves, out[0].bytes_of | out[1].bytes_of)]
+        return out
+
+    def _symmetric(self, comm: Comm, ranks: tuple[int, ...]) -> list[_Part]:
+        local, domains = self._shape(ranks)
+        bytes_in, bytes_out, messages_in, messages_out = _cost(
+            comm.kind, comm.size_bytes, local, domains
+        )
+
+        def part(tier: int, messages: float, amount: float) -> _Part:
+            ports = [(r, tier, way) for r in ranks for way in ("in", "out")]
+            return tier, messages, amount, dict.fromkeys(ports, amount)
+
+        inner, outer = part(0, messages_in, bytes_in), part(1, messages_out, bytes_out)
+        half = part(0, messages_in / 2, bytes_in / 2)
+        if local == 1:
+            return [outer]
+        if domains == 1:
+            return [inner]
+        if comm.kind == "all_reduce":  # scatter inside, all of it between, gather inside
+            return [half, outer, half]
+        return [outer, inner] if comm.kind == "all_gather" else [inner, outer]
+
+    def _broadcast(self, comm: Comm, ranks: tuple[int, ...], mover: int) -> list[_Part]:
+        """The root to one member of each domain, these to the others; each passes it on.
+
+        What leaves the root is counted, in equal parts, with those that it is for.
+        """
+        size, place = float(comm.size_bytes), comm.root % self.tiers[0].size
+        local, domains = self._shape(ranks)
+        leaders = [r for r in ranks if r % self.tiers[0].size == place]
+        chains = [(1, leaders)] if domains > 1 else []
+        for leader in leaders if local > 1 else ():
+            home = self.domain_of(leader)
+            chains.append((0, [r for r in ranks if self.domain_of(r) == home]))
+        parts: dict[int, dict[Port, float]] = {}
+        for tier, members in chains:
+            first = next(
+                i for i, r in enumerate(members) if r in leaders and (tier == 0 or r == comm.root)
+            )
+            chain = members[first:] + members[:first]
+            moved = parts.setdefault(tier, {})
+            if mover == comm.root:
+                continue
+            if mover in chain[1:]:
+                moved[mover, tier, "in"] = size
+            if mover in chain[:-1]:
+                moved[mover, tier, "out"] = size
+            if comm.root in chain:
+                moved[comm.root, tier, "out"] = size / (len(ranks) - 1)
+        chained = {0: local - 1.0, 1: domains - 1.0}
+        return [(tier, chained[tier], size, moved) for tier, moved in parts.items()]
 
     def _shape(self, ranks: tuple[int, ...]) -> tuple[int, int]:
         """Members per domain, and domains."""

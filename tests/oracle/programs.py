@@ -9,7 +9,9 @@ The executor prices every transfer alone. A program whose transfers share a port
 tier, same direction, same time) would take longer on a network with contention, so the generator
 keeps transfers apart unless asked not to: before it issues an operation it makes the compute
 stream wait for all outstanding ones that could use the same tier. `Run.shares_ports` says
-whether it mattered in a run (on a network with other domains it can).
+whether it mattered in a run (on a network with other domains it can). Programs that may share
+ports also use all groups for everything, and have an all-reduce under way beside the messages of
+a pipeline, so that transfers do meet.
 """
 
 from __future__ import annotations
@@ -112,6 +114,7 @@ class _Plan:
     message_bytes: tuple[int, int]
     wrap_wait: bool
     keep_apart: bool
+    mix: str
 
 
 @dataclass(frozen=True)
@@ -189,6 +192,7 @@ def _draw_plan(rng: random.Random, profile: Profile, shared_ports: bool) -> _Pla
         message_bytes=(message[0], message[1]),
         wrap_wait=rng.random() < 0.5,
         keep_apart=not shared_ports,
+        mix=f"{profile} {rng.random()}" if shared_ports else "",
     )
 
 
@@ -267,6 +271,8 @@ class _RankGenerator:
     def _collective(
         self, key: tuple[object, ...], family: str, what: tuple[CommKind, int]
     ) -> int | None:
+        if self.plan.mix and len(self.families) > 1:
+            family = random.Random(f"{self.plan.mix} {key}").choice(("world", "tensor", "data"))
         group = self.families.get(family)
         if group is None:
             return None
@@ -475,6 +481,10 @@ class _RankGenerator:
         stages = len(self.comms.groups[0].ranks)
         flows: list[list[int]] = []
         for way, before in (("forward", -1), ("backward", 1)):
+            if self.plan.mix:
+                beside = self.plan.message_bytes[0] // 840 * 840
+                comm = self.comms.collective((step, way), "all_reduce", 0, beside, "BFloat16")
+                self._issue(self.main, comm)
             size = self.plan.message_bytes[0 if way == "forward" else 1]
             source, target = self.rank + before, self.rank - before
             for batch in range(self.plan.microbatches):
