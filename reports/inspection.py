@@ -80,7 +80,7 @@ def _groups(result: InspectResult) -> list[RenderableType]:
     for group in result.groups[:_SHOWN]:
         members = text.span(sorted(group.ranks))
         table.row(group.name, members, group.description, str(group.size), str(group.operations))
-    return [*table.titled("Process groups"), *_more(len(result.groups), "groups")]
+    return [*table.titled("Process groups"), *text.more(len(result.groups) - _SHOWN, "groups")]
 
 
 def _collectives(rows: list[InspectedCollective]) -> list[RenderableType]:
@@ -106,9 +106,4 @@ def _collectives(rows: list[InspectedCollective]) -> list[RenderableType]:
             text.NONE if one.bus_gb_s_median is None else f"{one.bus_gb_s_median:.4g}",
         )
     title = "Communication, largest first (medians unless said otherwise)"
-    return [*table.titled(title), *_more(len(rows), "kinds")]
-
-
-def _more(count: int, word: str) -> list[RenderableType]:
-    left = count - _SHOWN
-    return [Text(f"  and {left} more {word}, all of them in --json")] if left > 0 else []
+    return [*table.titled(title), *text.more(len(rows) - _SHOWN, "kinds")]

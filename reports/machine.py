@@ -5,22 +5,21 @@ Column names carry their units. Files appear whole or not at all.
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..base.errors import WhatIfError
+from .files import write_whole
+from ..utility.results import UPGRADES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
     import pandas as pd
 
     from ..sweeps.results import SimulateResult, SweepResult
-    from ..utility.results import UtilityResult
+    from ..utility.results import ClustersResult, UtilityResult
     from .results import InspectResult
 
 
@@ -69,6 +68,29 @@ def sweep_frame(jobs: Sequence[SweepResult]) -> pd.DataFrame:
     return _frame(rows, columns)
 
 
+def clusters_frame(result: ClustersResult) -> pd.DataFrame:
+    """One row for each architecture; an upgrade that the job would not notice has no gain."""
+    plain = [
+        *("name", "domain", "scaleup_gb_s", "scaleout_gb_s", "placement", "shape_change"),
+        *("step_ns", "gain_pct", "exposed_comm_ns", "hidden_comm_ns", "hidden_share_pct"),
+    ]
+    common = {
+        "trace": result.trace,
+        "ranks": result.ranks,
+        "dependency_model": result.dependency_model,
+        "measured_step_ns": result.measured_step_ns,
+        "baseline_step_ns": result.baseline_step_ns,
+        "baseline_error_pct": result.baseline_error_pct,
+        "beyond_limit": result.beyond_limit,
+    }
+    rows = []
+    for row in result.architectures:
+        gains = {f"{one.resource}_gain_pct": one.utility_pct for one in row.upgrades}
+        fields = {name: getattr(row, name) for name in plain}
+        rows.append(common | fields | {"network": row.network.name} | gains)
+    return _frame(rows, [*common, "network", *plain, *(f"{name}_gain_pct" for name in UPGRADES)])
+
+
 def simulation_frame(result: SimulateResult) -> pd.DataFrame:
     """One row for each rank."""
     common = {
@@ -102,13 +124,13 @@ def write_frame(frame: pd.DataFrame, *, csv: Path | None, parquet: Path | None) 
         If a file cannot be written; it is then as it was before.
     """
     if csv is not None:
-        _write(csv, lambda path: frame.to_csv(path, index=False))
+        write_whole(csv, lambda path: frame.to_csv(path, index=False))
     if parquet is not None:
-        _write(parquet, lambda path: frame.to_parquet(path, index=False))
+        write_whole(parquet, lambda path: frame.to_parquet(path, index=False))
 
 
 # Whole numbers stay whole where some are missing.
-_WHOLE = ("ranks", "rank", "group_size", "bytes", "count")
+_WHOLE = ("ranks", "rank", "domain", "group_size", "bytes", "count")
 
 
 def _dtype(column: str) -> str:
@@ -124,21 +146,3 @@ def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
 
     frame = pd.DataFrame(rows, columns=columns)
     return frame.astype({column: _dtype(column) for column in columns})
-
-
-def _write(path: Path, save: Callable[[str], object]) -> None:
-    handle, name = -1, ""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        save(name)
-        # mkstemp gives a private file; the result is an ordinary one.
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(path)
-    except OSError as error:
-        raise WhatIfError(f"cannot be written: {error.strerror}", file=path) from error
-    finally:
-        if name:
-            Path(name).unlink(missing_ok=True)

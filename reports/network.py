@@ -9,12 +9,12 @@ from . import text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..sweeps.results import SimulateResult, SweepResult
+    from ..sweeps.results import Architecture, JobResult, SimulateResult
 
 _TIERS = ("scale-up", "scale-out")
 
 
-def network_report(result: SweepResult | SimulateResult) -> list[RenderableType]:
+def network_report(result: JobResult | SimulateResult | Architecture) -> list[RenderableType]:
     """Show tiers and assumptions; nothing where measured transfers were replayed."""
     network = result.network
     if network is None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ..simulator.results import RankTime
-    from ..sweeps.results import SimulateResult, StepRow, SweepResult
+    from ..sweeps.results import JobResult, SimulateResult, StepRow
 
 _CATEGORIES = (
     ("compute", "compute_ns"),
@@ -27,7 +27,7 @@ _CATEGORIES = (
 )
 
 
-def mark(result: SweepResult | SimulateResult) -> str:
+def mark(result: JobResult | SimulateResult) -> str:
     """Say in a title what is wrong with the baseline, if something is."""
     if result.beyond_limit is None:
         return " - BASELINE ERROR NOT KNOWN"
@@ -37,13 +37,13 @@ def mark(result: SweepResult | SimulateResult) -> str:
     return ""
 
 
-def job_line(result: SweepResult | SimulateResult) -> str:
+def job_line(result: JobResult | SimulateResult) -> str:
     """Say what was simulated."""
     ranks = text.plural(result.ranks, "rank")
     return f"{result.trace}: {ranks}, {result.dependency_model} model"
 
 
-def sweep_header(result: SweepResult) -> list[RenderableType]:
+def sweep_header(result: JobResult) -> list[RenderableType]:
     """Say what the results of a sweep rest on."""
     error = text.percent(result.baseline_error_pct, sign=True)
     worst = text.percent(result.worst_rank_error_pct, sign=True)

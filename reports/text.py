@@ -79,3 +79,8 @@ def remarks(heading: str, lines: Iterable[str]) -> list[RenderableType]:
     """List some remarks under a heading; nothing if there are none."""
     written = [Text(f"  {line}") for line in lines]
     return [Text(f"\n{heading}", style="bold"), *written] if written else []
+
+
+def more(left: int, word: str) -> list[RenderableType]:
+    """Say how many rows a table leaves out; nothing if it leaves out none."""
+    return [Text(f"  and {left} more {word}, all of them in --json")] if left > 0 else []

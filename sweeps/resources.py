@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ..graph.columns import ExecutionGraph
     from ..simulator.network import Network, Tier
     from ..simulator.placement import Placement
     from .job import Job
@@ -165,7 +166,17 @@ class Duration:
 
     def vary(self, job: Job, factor: float) -> Variant:
         """Divide the durations."""
-        graph = job.graph
+        compute, host = self.scales(job.graph, factor)
+        return Variant(job.network, job.placement, compute, host)
+
+    def scales(self, graph: ExecutionGraph, factor: float) -> tuple[float, float]:
+        """Give what durations of computation and of host work are multiplied by.
+
+        Raises
+        ------
+        ResourceError
+            If the graph has no such durations.
+        """
         if self.flavour is Flavour.HOST and graph.model != "host":
             raise ResourceError(
                 f"{self.name}: the {graph.model} model has no host work; it needs the host model"
@@ -174,11 +185,11 @@ class Duration:
             raise ResourceError(
                 f"{self.name}: the graph has no {self.flavour.name.lower()} work of any length"
             )
-        scale = 1 / factor
-        if self.flavour is Flavour.HOST:
-            return Variant(job.network, job.placement, host_scale=scale)
-        return Variant(job.network, job.placement, compute_scale=scale)
+        return (1.0, 1 / factor) if self.flavour is Flavour.HOST else (1 / factor, 1.0)
 
+
+#: The resources that need no network.
+DURATIONS = (Duration("compute", Flavour.COMPUTE), Duration("host", Flavour.HOST))
 
 _ALL: tuple[Resource, ...] = (
     Bandwidth(0),
@@ -186,8 +197,7 @@ _ALL: tuple[Resource, ...] = (
     DomainSize(),
     Latency(0),
     Latency(1),
-    Duration("compute", Flavour.COMPUTE),
-    Duration("host", Flavour.HOST),
+    *DURATIONS,
 )
 
 #: Every resource by its name, in the order of the tables.

@@ -1,6 +1,7 @@
 """What a simulation and a sweep report: plain records with the names that the JSON promises.
 
-How they come about is in `single` and `run`, how they look as a table in `reports`.
+How they come about is in `single`, `run` and `architectures`, how they look as a table in
+`reports`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,13 @@ import msgspec
 
 # msgspec resolves the annotations when it decodes, so these are needed at run time.
 from ..simulator.network import Network  # noqa: TC001
-from ..simulator.results import RankTime, StepTime  # noqa: TC001
+from ..simulator.results import (  # noqa: TC001
+    ExposedCollective,
+    ExposedGroup,
+    Place,
+    RankTime,
+    StepTime,
+)
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,8 +82,8 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One job, resource by resource.
+class JobResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A job and its baseline: what every comparison of a job begins with.
 
     Attributes
     ----------
@@ -110,10 +117,6 @@ class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
         What to know before trusting the numbers.
     limits : list of str
         What the model leaves out.
-    results : list of ResultRow
-        By resource, then factor, in the order asked for.
-    refused : list of Refused
-        Resources that do not apply.
     """
 
     trace: str
@@ -131,8 +134,51 @@ class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
     beyond_limit: bool | None
     warnings: list[str]
     limits: list[str]
+
+
+class SweepResult(JobResult, frozen=True, kw_only=True):
+    """One job, resource by resource.
+
+    Attributes
+    ----------
+    results : list of ResultRow
+        By resource, then factor, in the order asked for.
+    refused : list of Refused
+        Resources that do not apply.
+    """
+
     results: list[ResultRow]
     refused: list[Refused]
+
+
+class Architecture(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster architecture with a job placed in it.
+
+    Attributes
+    ----------
+    name : str
+        ``baseline``, the name of a preset, or domain and bandwidths: ``32/900/50``.
+    domain : int
+        Ranks that a scale-up domain can hold.
+    scaleup_gb_s : float
+        Nominal bandwidth per rank and direction inside a domain; on a ring of one link.
+    scaleout_gb_s : float or None
+        The same between domains; None where the network has no scale-out tier.
+    network : Network
+        All of it, with what was assumed.
+    placement : str
+        Where the ranks sit in it.
+    shape_change : str or None
+        What is different in the shape of the network, seen from the baseline.
+    """
+
+    name: str
+    domain: int
+    scaleup_gb_s: float
+    scaleout_gb_s: float | None
+    network: Network
+    placement: str
+    shape_change: str | None
 
 
 class SimulateResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +210,7 @@ class SimulateResult(msgspec.Struct, frozen=True, kw_only=True):
     baseline_error_pct : float or None
         (baseline - measured) / measured x 100.
     limit_pct, beyond_limit
-        As in `SweepResult`.
+        As in `JobResult`.
     per_rank : list of RankTime
         Where the headline step goes on each rank.
     critical_path_ns : dict of str to int
@@ -190,3 +236,78 @@ class SimulateResult(msgspec.Struct, frozen=True, kw_only=True):
     critical_path_ns: dict[str, int]
     warnings: list[str]
     limits: list[str]
+
+
+class Worth(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resource owns of the step, and what it could give back.
+
+    Attributes
+    ----------
+    resource : str
+        Name of the resource.
+    owned_ns : int or None
+        Time on the critical path of the headline step that scales with it; None of a domain
+        size, which owns no time.
+    owned_pct : float or None
+        The same in percent of the step.
+    utility_pct : float or None
+        (step - step with the resource twice as good) / step x 100, simulated; None where twice
+        as good cannot be simulated.
+    bound_pct : float or None
+        The most that `utility_pct` can be.
+    unlimited_utility_pct, unlimited_bound_pct : float or None
+        The same with the resource so good that it costs nothing any more.
+    bound_reason : str or None
+        Why there are no bounds.
+    shape_change : str or None
+        What twice as good changes in the shape of the network, where it does.
+    irrelevant : bool
+        Whether it changes the step by less than 0.1 %, twice as good and unlimited.
+    """
+
+    resource: str
+    owned_ns: int | None
+    owned_pct: float | None
+    utility_pct: float | None
+    bound_pct: float | None
+    unlimited_utility_pct: float | None
+    unlimited_bound_pct: float | None
+    bound_reason: str | None
+    shape_change: str | None
+    irrelevant: bool
+
+
+class ExplainResult(SimulateResult, frozen=True, kw_only=True):
+    """One simulation of a job, and why its headline step takes as long as it does.
+
+    Attributes
+    ----------
+    headline_steps : list of str
+        The one or two steps whose mean is explained.
+    verdict : list of str
+        The same in plain words, from the numbers below.
+    places : list of Place
+        Where the critical path spends most of the step.
+    other_places : int
+        How many more there are.
+    other_places_ns : int
+        Their time: with that of `places` it sums to the step.
+    groups : list of ExposedGroup
+        What each process group costs its ranks.
+    collectives : list of ExposedCollective
+        The same by type and size.
+    resources : list of Worth
+        What each resource could give back, the most first.
+    refused : list of Refused
+        Resources that do not apply.
+    """
+
+    headline_steps: list[str]
+    verdict: list[str]
+    places: list[Place]
+    other_places: int
+    other_places_ns: int
+    groups: list[ExposedGroup]
+    collectives: list[ExposedCollective]
+    resources: list[Worth]
+    refused: list[Refused]

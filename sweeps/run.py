@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ..simulator.run import Simulation
     from .job import Job
     from .resources import Resource, Variant
 
@@ -89,7 +90,10 @@ def sweep(
     results = []
     for done, (resource, factor, variant) in enumerate(variants):
         progress("simulating variants", done, len(variants))
-        results.append(_run(job, resource, factor, variant))
+        simulation = simulate_variant(job, variant)
+        results.append(
+            result_row(job.baseline, simulation, resource.name, factor, variant.shape_change)
+        )
     baseline = job.baseline
     return SweepResult(
         trace=job.graph.trace,
@@ -128,9 +132,16 @@ def check_factors(factors: Sequence[float]) -> list[float]:
     return list(dict.fromkeys(factors))
 
 
-def _run(job: Job, resource: Resource, factor: float, variant: Variant) -> ResultRow:
+def simulate_variant(job: Job, variant: Variant) -> Simulation:
+    """Simulate a job with one resource changed.
+
+    Raises
+    ------
+    NetworkError, GraphError
+        If the job cannot be simulated so.
+    """
     same_prices = variant.network is job.network and variant.placement is job.placement
-    simulation = simulate(
+    return simulate(
         job.compressed,
         network=None if same_prices else variant.network,
         placement=None if same_prices else variant.placement,
@@ -138,23 +149,45 @@ def _run(job: Job, resource: Resource, factor: float, variant: Variant) -> Resul
         compute_scale=variant.compute_scale,
         host_scale=variant.host_scale,
     )
-    if variant.shape_change is not None:
+
+
+def result_row(
+    baseline: Simulation,
+    simulation: Simulation,
+    resource: str,
+    factor: float,
+    shape_change: str | None = None,
+) -> ResultRow:
+    """Compare a variant with its baseline.
+
+    Parameters
+    ----------
+    baseline, simulation : Simulation
+        Of one graph.
+    resource : str
+        What is better in `simulation`.
+    factor : float
+        How many times.
+    shape_change : str, optional
+        What is different in the shape of the network.
+    """
+    if shape_change is not None:
         bound, reason = None, "the variant changes the shape of the network"
     else:
-        bound, reason = utility_bound(job.baseline, simulation, resource.name, factor)
-    before, after = job_step_times(job.baseline), job_step_times(simulation)
+        bound, reason = utility_bound(baseline, simulation, resource, factor)
+    before, after = job_step_times(baseline), job_step_times(simulation)
     base_ns, step_ns = headline_ns(before), headline_ns(after)
     if bound is not None:
         bound = min(bound + _ROUNDING_NS / base_ns * 100, 100.0)
     return ResultRow(
-        resource=resource.name,
+        resource=resource,
         factor=factor,
         step_ns=step_ns,
         utility_pct=(base_ns - step_ns) / base_ns * 100,
         utility_range_pct=_range(before, after),
         bound_pct=bound,
         bound_reason=reason or None,
-        shape_change=variant.shape_change,
+        shape_change=shape_change,
     )
 
 

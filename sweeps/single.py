@@ -6,6 +6,7 @@ can tell how far the model is to be believed, so it is always simulated too.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..base.errors import NetworkError, UsageError
@@ -32,14 +33,90 @@ if TYPE_CHECKING:
     from .job import Job
 
 
+#: What a simulation without a network is called.
+MEASURED = "measured transfers"
+
+
+@dataclass(frozen=True, eq=False)
+class Single:
+    """One simulation of a job, and its baseline.
+
+    Attributes
+    ----------
+    graph : ExecutionGraph
+        The job.
+    simulation : Simulation
+        What was asked for.
+    baseline : Simulation or None
+        The job on the network it was traced on; None where that is not known. Where nothing else
+        was asked for it is the simulation itself.
+    job : Job or None
+        The job on the network of the simulation; None for measured transfers.
+    warnings : list of str
+        What to know before trusting the result.
+    """
+
+    graph: ExecutionGraph
+    simulation: Simulation
+    baseline: Simulation | None
+    job: Job | None
+    warnings: list[str]
+
+    @property
+    def scenarios(self) -> dict[str, Simulation]:
+        """The simulations by name, the baseline first."""
+        if self.job is None:
+            return {MEASURED: self.simulation}
+        if self.baseline is self.simulation:
+            return {"baseline": self.simulation}
+        named = {f"network {self.job.network.name}": self.simulation}
+        return named if self.baseline is None else {"baseline": self.baseline, **named}
+
+    def result(self, limit_pct: float = DEFAULT_LIMIT_PCT) -> SimulateResult:
+        """Report the simulation.
+
+        Parameters
+        ----------
+        limit_pct : float
+            Largest size of the baseline's error, in percent, that is not marked.
+
+        Raises
+        ------
+        UsageError
+            For a limit that makes no sense.
+        """
+        check_limit(limit_pct)
+        measured = self.simulation.measured_step_ns
+        baseline_ns = None if self.baseline is None else self.baseline.step_ns
+        error = None if baseline_ns is None else error_pct(baseline_ns, measured)
+        return SimulateResult(
+            trace=self.graph.trace,
+            ranks=self.graph.num_ranks,
+            steps=self.simulation.steps,
+            dependency_model=self.graph.model,
+            network=None if self.job is None else self.job.network,
+            placement=None if self.job is None else self.job.placement.description,
+            step_ns=self.simulation.step_ns,
+            measured_step_ns=measured,
+            change_pct=error_pct(self.simulation.step_ns, measured),
+            baseline_step_ns=baseline_ns,
+            baseline_error_pct=error,
+            limit_pct=limit_pct,
+            beyond_limit=beyond_limit(error, limit_pct),
+            per_rank=self.simulation.per_rank,
+            critical_path_ns=self.simulation.critical_split,
+            warnings=self.warnings,
+            limits=list(LIMITS),
+        )
+
+
 def simulate_once(
     graph: ExecutionGraph,
     *,
     network: str | Path | None = None,
     rank_map: Mapping[int, int] | None = None,
-    limit_pct: float = DEFAULT_LIMIT_PCT,
     progress: Progress = silent,
-) -> SimulateResult:
+) -> Single:
     """Simulate a job on a network, by default its baseline network.
 
     Parameters
@@ -50,14 +127,12 @@ def simulate_once(
         Preset or file.
     rank_map : mapping of int to int, optional
         Scale-up domain of every rank.
-    limit_pct : float
-        Largest size of the baseline's error, in percent, that is not marked.
     progress : Progress
         Told what is being done.
 
     Returns
     -------
-    SimulateResult
+    Single
 
     Raises
     ------
@@ -66,7 +141,6 @@ def simulate_once(
     GraphError
         If the graph is unsound or cannot be priced.
     """
-    check_limit(limit_pct)
     job = prepare(graph, network=network, rank_map=rank_map, progress=progress)
     warnings = list(job.warnings)
     baseline: Simulation | None = job.baseline
@@ -76,12 +150,10 @@ def simulate_once(
         except NetworkError as error:
             baseline = None
             warnings.append(f"how far the model is off is not known: {error}")
-    return _result(graph, job.baseline, baseline, limit_pct, warnings, job=job)
+    return Single(graph, job.baseline, baseline, job, warnings)
 
 
-def replay_measured(
-    graph: ExecutionGraph, *, limit_pct: float = DEFAULT_LIMIT_PCT
-) -> SimulateResult:
+def replay_measured(graph: ExecutionGraph) -> Single:
     """Replay the measured transfers of a job: its own timeline, if the conversion is right.
 
     Raises
@@ -91,42 +163,8 @@ def replay_measured(
     GraphError
         If the graph is unsound.
     """
-    check_limit(limit_pct)
     if not has_timeline(graph):
         raise UsageError("there is no measured timeline to replay", file=graph.trace)
     replay = simulate(compress(graph), measured=True)
     warnings = list(dict.fromkeys([*graph.coverage.warnings, *replay.warnings]))
-    return _result(graph, replay, replay, limit_pct, warnings)
-
-
-def _result(
-    graph: ExecutionGraph,
-    simulation: Simulation,
-    baseline: Simulation | None,
-    limit_pct: float,
-    warnings: list[str],
-    *,
-    job: Job | None = None,
-) -> SimulateResult:
-    measured = simulation.measured_step_ns
-    baseline_ns = None if baseline is None else baseline.step_ns
-    error = None if baseline_ns is None else error_pct(baseline_ns, measured)
-    return SimulateResult(
-        trace=graph.trace,
-        ranks=graph.num_ranks,
-        steps=simulation.steps,
-        dependency_model=graph.model,
-        network=None if job is None else job.network,
-        placement=None if job is None else job.placement.description,
-        step_ns=simulation.step_ns,
-        measured_step_ns=measured,
-        change_pct=error_pct(simulation.step_ns, measured),
-        baseline_step_ns=baseline_ns,
-        baseline_error_pct=error,
-        limit_pct=limit_pct,
-        beyond_limit=beyond_limit(error, limit_pct),
-        per_rank=simulation.per_rank,
-        critical_path_ns=simulation.critical_split,
-        warnings=warnings,
-        limits=list(LIMITS),
-    )
+    return Single(graph, replay, replay, None, warnings)

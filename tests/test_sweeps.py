@@ -350,7 +350,7 @@ def test_utility_lists_what_a_job_lacks_and_keeps_the_jobs_apart(tmp_path: Path)
 
 
 def test_simulating_a_named_network_tells_the_error_of_the_baseline_too(two_tiers: Path) -> None:
-    result = simulate_once(training(4), network=two_tiers)
+    result = simulate_once(training(4), network=two_tiers).result()
     assert result.network is not None
     assert result.network.name == "test"
     assert result.step_ns == job(training(4), two_tiers).baseline.step_ns
@@ -364,13 +364,13 @@ def test_an_unknown_machine_can_be_simulated_on_a_named_network_only(one_tier: P
     graph = replace(training(2), devices=("Unknown 3000",) * 2)
     with pytest.raises(whatif.NetworkError, match="no preset"):
         simulate_once(graph)
-    result = simulate_once(graph, network=one_tier)
+    result = simulate_once(graph, network=one_tier).result()
     assert result.beyond_limit is None
     assert any("no preset" in warning for warning in result.warnings)
 
 
 def test_a_measured_replay_gives_the_measured_times() -> None:
-    result = replay_measured(training(2))
+    result = replay_measured(training(2)).result()
     assert result.step_ns == result.measured_step_ns
     assert result.baseline_error_pct == 0
     assert result.network is None

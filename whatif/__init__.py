@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .base.errors import GraphError, NetworkError, TraceError, UsageError, WhatIfError
     from .conversion import gen_gpu_chakra_et, load
     from .inspection import inspect
-    from .simulations import simulate, sweep, utility
+    from .simulations import clusters, simulate, sweep, utility
     from .simulator.network import load_network, preset_names, save_network
     from .sweeps.resources import ResourceError
 
@@ -31,6 +31,7 @@ __all__ = [
     "TraceError",
     "UsageError",
     "WhatIfError",
+    "clusters",
     "gen_gpu_chakra_et",
     "inspect",
     "load",
@@ -45,7 +46,7 @@ __all__ = [
 _WHERE = {
     "conversion": ("gen_gpu_chakra_et", "load"),
     "inspection": ("inspect",),
-    "simulations": ("simulate", "sweep", "utility"),
+    "simulations": ("clusters", "simulate", "sweep", "utility"),
     "base.errors": ("GraphError", "NetworkError", "TraceError", "UsageError", "WhatIfError"),
     "simulator.network": ("load_network", "preset_names", "save_network"),
     "sweeps.resources": ("ResourceError",),

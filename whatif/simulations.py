@@ -1,4 +1,4 @@
-"""The functions behind `whatif simulate`, `whatif sweep` and `whatif utility`."""
+"""The functions behind `whatif simulate`, `sweep`, `utility` and `clusters`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .graph.columns import DependencyModel, ExecutionGraph
     from .sweeps.job import Job
     from .sweeps.results import SimulateResult, SweepResult
-    from .utility.results import UtilityResult
+    from .utility.results import ClustersResult, UtilityResult
 
     Trace = str | Path | ExecutionGraph
     RankMap = Mapping[int, int] | str | Path
@@ -199,6 +199,78 @@ def utility(
             yield _prepare(graph, network, domains, progress)
 
     return run(jobs(), limit_pct=limit_pct, progress=progress)
+
+
+def clusters(
+    trace: Trace,
+    *,
+    domains: Sequence[int] = (),
+    scaleup_gb_s: Sequence[float] = (),
+    scaleout_gb_s: Sequence[float] = (),
+    presets: Sequence[str | Path] = (),
+    like: str | Path | None = None,
+    network: str | Path | None = None,
+    rank_map: RankMap | None = None,
+    model: DependencyModel | None = None,
+    steps: Sequence[str] | None = None,
+    assume_missing: bool = False,
+    limit_pct: float = DEFAULT_LIMIT_PCT,
+    processes: int | None = None,
+    progress: Progress = silent,
+) -> ClustersResult:
+    """Compare cluster architectures for a job: domain size and both bandwidths together.
+
+    Parameters
+    ----------
+    trace, model, steps, assume_missing, processes, progress
+        As for `load`.
+    domains : sequence of int
+        Ranks that a scale-up domain holds.
+    scaleup_gb_s, scaleout_gb_s : sequence of float
+        Nominal bandwidths in GB/s per rank and direction. All combinations with `domains` are
+        simulated; what is not given stays as it is in `like`.
+    presets : sequence of str or Path
+        Presets or files that are architectures of their own.
+    like : str or Path, optional
+        Preset or file from which the combinations take latency, efficiency and fixed costs, by
+        default the baseline network.
+    network, rank_map, limit_pct
+        As for `sweep`.
+
+    Returns
+    -------
+    ClustersResult
+        The baseline first.
+
+    Raises
+    ------
+    TraceError, GraphError, NetworkError
+        If the trace, the graph or a network cannot be used, or the job does not fit into an
+        architecture.
+    UsageError
+        If there is nothing to compare, or a number makes no sense.
+    """
+    from .sweeps.architectures import plan
+    from .utility.clusters import clusters as run
+
+    # What is wrong with the call is said before a long read, not after it.
+    wanted = plan(
+        domains=domains,
+        scaleup_gb_s=scaleup_gb_s,
+        scaleout_gb_s=scaleout_gb_s,
+        presets=presets,
+        like=like,
+    )
+    graph = load(
+        trace,
+        model=model,
+        steps=steps,
+        assume_missing=assume_missing,
+        processes=processes,
+        progress=progress,
+    )
+    job = _prepare(graph, network, _read(rank_map), progress)
+    return run(job, wanted, limit_pct=limit_pct, progress=progress)
 
 
 def _prepare(

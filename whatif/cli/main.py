@@ -12,6 +12,7 @@ import sys
 import typer
 
 from ..base.errors import WhatIfError
+from .clusters import clusters
 from .convert import convert
 from .inspect import inspect
 from .output import say
@@ -30,7 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, convert, simulate, sweep, utility):
+for command in (inspect, convert, simulate, sweep, utility, clusters):
     app.command()(command)
 
 
