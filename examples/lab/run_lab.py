@@ -1,0 +1,512 @@
+"""Run a real job on networks of chosen bandwidths, and record what whatif should have predicted.
+
+    sudo python examples/lab/run_lab.py record --out my_lab --job ddp --mbit 500,1000,2000
+
+starts a PyTorch job of a few processes on this machine, each in its own network namespace, joined
+by links of the first bandwidth, then of the next, and so on, all of it twice. For each bandwidth
+it writes
+
+- `OUT/NAME/MBITmbit/rankN_trace.json.gz`: a Kineto trace of each rank;
+- `OUT/NAME/MBITmbit/truth_rankN.json`: the settings, and step times by the job's own clock;
+- a row of `OUT/truth.csv`: the median step of the slowest rank in both runs.
+
+So for each trace the answer to "what if the network were twice as fast" is known: it was done.
+This needs Linux, root, iproute2 and PyTorch, and uses nothing of the package. The links are made
+in links.py, the jobs are in jobs.py; here is what starts them, in which order, and what is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import json
+import os
+import resource
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from links import DEVICE, MIN_MBIT, Command, Links
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+RUNS = (1, 2)
+TRUTH_COLUMNS = (
+    "job",
+    "mbit",
+    "step_ms_run1",
+    "step_ms_run2",
+    "traced_step_ms_run1",
+    "traced_step_ms_run2",
+    "traced_step_ms",
+    "noise_pct",
+)
+# What the kernel or iproute2 says, and what it means here.
+HINTS = {
+    "qdisc kind is unknown": "the kernel has no token bucket filter (try: modprobe sch_tbf)",
+    "Unknown device type": "the kernel has no veth or bridge (try: modprobe veth bridge)",
+    "Operation not permitted": "root is not enough here: a container needs CAP_SYS_ADMIN and "
+    "CAP_NET_ADMIN (docker run --privileged)",
+}
+LOG_LINES = 12
+POLL_S = 0.05
+# Enough to slow one rank by a tenth. What this script and the kernel take is below 0.05.
+MANY_CORES = 0.1
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class LabError(Exception):
+    """What keeps the lab from running, in words for its user."""
+
+
+class StoppedError(Exception):
+    """Ctrl-C or its like; holds the signal's number."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Size of a job; `bucket_mb` matters to ddp only."""
+
+    width: int
+    depth: int
+    batch: int
+    bucket_mb: float = 8.0
+
+
+# Steps of 0.1 to 0.7 s on a 3 GHz core at 500 to 4000 Mbit/s, a third to nine tenths of them
+# communication. All but tp's sizes divide by 2, 3 and 4 ranks where they must.
+DEFAULT_SIZES = {
+    "ddp": Size(width=1024, depth=8, batch=192),
+    "tp": Size(width=256, depth=8, batch=3072),
+    "moe": Size(width=768, depth=8, batch=240),
+    "fsdp": Size(width=768, depth=6, batch=384),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is asked for."""
+
+    out: Path
+    name: str
+    job: str
+    ranks: int
+    mbits: list[int]
+    size: Size
+    steps: int
+    plain_steps: int
+
+    def folder(self, mbit: int) -> Path:
+        """Where the traces of a bandwidth go."""
+        return self.out / self.name / f"{mbit}mbit"
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Median step of the slowest rank in one run, in ms, without and with the profiler."""
+
+    plain_ms: float
+    traced_ms: float
+
+
+class OtherWork:
+    """How much of the processors everything but the children that have ended by then takes.
+
+    Two runs that were slowed alike agree, so `noise_pct` alone does not show it. Interrupts are
+    left out: most of them are the links' own work.
+    """
+
+    def __init__(self) -> None:
+        self.start = self.now()
+
+    def cores(self) -> float:
+        """Mean number of cores since the start."""
+        busy_s, ours_s, clock_s = (
+            after - before for after, before in zip(self.now(), self.start, strict=True)
+        )
+        return (busy_s - ours_s) / clock_s
+
+    @staticmethod
+    def now() -> tuple[float, float, float]:
+        """Seconds: all processors at work, our children's share of that, and the clock."""
+        user, nice, system = map(int, Path("/proc/stat").read_text().split()[1:4])
+        ours = resource.getrusage(resource.RUSAGE_CHILDREN)
+        busy_s = (user + nice + system) / os.sysconf("SC_CLK_TCK")
+        return busy_s, ours.ru_utime + ours.ru_stime, time.monotonic()
+
+
+class Machine:
+    """Runs commands, and the processes of a job, on this machine."""
+
+    def execute(self, command: Command) -> None:
+        """Run a command to its end; what goes wrong is told with what it says of it."""
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            said = done.stderr.strip() or f"exit code {done.returncode}"
+            hints = [f"\n{hint}" for words, hint in HINTS.items() if words in said]
+            raise LabError(f"{shlex.join(command)}: {said}{''.join(hints)}")
+
+    def run_ranks(self, commands: list[Command], folder: Path) -> list[dict[str, Any]]:
+        """Run one process a rank to their ends; returns what each says of its step times."""
+        folder.mkdir()
+        logs = [folder / f"rank{rank}.log" for rank in range(len(commands))]
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for command, log in zip(commands, logs, strict=True):
+                with log.open("wb") as output:
+                    processes.append(
+                        subprocess.Popen(
+                            command,
+                            stdout=output,
+                            stderr=subprocess.STDOUT,
+                            start_new_session=True,  # a terminal's Ctrl-C is for this script
+                        )
+                    )
+            await_all(processes, logs)
+        finally:
+            for process in processes:
+                process.kill()  # nothing where it has ended
+            for process in processes:
+                process.wait()
+        return [
+            json.loads((folder / f"truth_rank{rank}.json").read_text())
+            for rank in range(len(commands))
+        ]
+
+
+class Printer:
+    """Stands in for the machine: prints what would be run."""
+
+    def execute(self, command: Command) -> None:
+        """Print a command."""
+        print(shlex.join(command))
+
+    def run_ranks(self, commands: list[Command], folder: Path) -> list[dict[str, Any]]:
+        """Print the commands of all ranks as a shell would run them; nothing is measured."""
+        print(shlex.join(["mkdir", "-p", str(folder)]))
+        for command in commands:
+            print(f"{shlex.join(command)} &")
+        print("wait")
+        return []
+
+
+@contextmanager
+def signals_held_back() -> Iterator[None]:
+    """Let signals to stop wait until they are asked for, so that none can tear a teardown."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def await_all(processes: Sequence[subprocess.Popen[bytes]], logs: list[Path]) -> None:
+    """Wait until all have ended well.
+
+    Raises
+    ------
+    LabError
+        At once when a process ends with an error.
+    StoppedError
+        When a signal to stop has come, now or since signals were held back.
+    """
+    while True:
+        codes = [process.poll() for process in processes]
+        for rank, code in enumerate(codes):
+            if code:
+                lines = logs[rank].read_text(errors="replace").splitlines()[-LOG_LINES:]
+                said = "\n".join(f"    {line}" for line in lines)
+                raise LabError(f"rank {rank} ended with exit code {code}, saying last:\n{said}")
+        if all(code == 0 for code in codes):
+            return
+        received = signal.sigtimedwait(STOP_SIGNALS, POLL_S)
+        if received is not None:
+            raise StoppedError(received.si_signo)
+
+
+def check_machine() -> None:
+    """Say what is missing before anything is made."""
+    if sys.platform != "linux":
+        raise LabError("network namespaces are a feature of Linux, and this is not")
+    if os.geteuid() != 0:
+        raise LabError(
+            f"making network namespaces needs root; try: sudo {shlex.quote(sys.executable)} "
+            f"{shlex.join(sys.argv)}"
+        )
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            raise LabError(f"no command {tool}: install iproute2 (apt-get install iproute2)")
+    if importlib.util.find_spec("torch") is None:
+        raise LabError(
+            f"{sys.executable} has no module torch: recording needs PyTorch "
+            "(pip install 'whatif-sim[record]')"
+        )
+
+
+def usable_cores() -> list[int]:
+    """Processors that this process may use, the first thread of each core before the others."""
+    cores = sorted(os.sched_getaffinity(0))
+    seen: set[str] = set()
+    first: list[int] = []
+    second: list[int] = []
+    for core in cores:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+        key = siblings.read_text() if siblings.exists() else str(core)
+        (second if key in seen else first).append(core)
+        seen.add(key)
+    return [*first, *second]
+
+
+def rank_commands(plan: Plan, links: Links, cores: list[int], folder: Path) -> list[Command]:
+    """Build the command of each rank; ranks are pinned where each can have a core."""
+    pinned = len(cores) >= plan.ranks
+    commands = []
+    for rank in range(plan.ranks):
+        words = {
+            "job": plan.job,
+            "rank": rank,
+            "ranks": plan.ranks,
+            "width": plan.size.width,
+            "depth": plan.size.depth,
+            "batch": plan.size.batch,
+            "bucket-mb": plan.size.bucket_mb,
+            "steps": plan.steps,
+            "plain-steps": plan.plain_steps,
+            "device": DEVICE,
+            "folder": folder,
+            **({"core": cores[rank]} if pinned else {}),
+        }
+        options = [f"--{name}={value}" for name, value in words.items()]
+        script = str(Path(__file__).resolve().parent / "jobs.py")
+        commands.append(links.inside(rank, [sys.executable, script, *options]))
+    return commands
+
+
+def slowest(ranks: list[dict[str, Any]]) -> StepTimes:
+    """Sum up one run."""
+    return StepTimes(
+        max(rank["step_ms_median"] for rank in ranks),
+        max(rank["profiled_step_ms_median"] for rank in ranks),
+    )
+
+
+def truth_row(name: str, mbit: int, first: StepTimes, second: StepTimes) -> dict[str, Any]:
+    """Build the row of truth.csv for two runs."""
+    mean = statistics.mean((first.traced_ms, second.traced_ms))
+    noise_pct = abs(first.traced_ms - second.traced_ms) / mean * 100
+    values = (
+        first.plain_ms,
+        second.plain_ms,
+        first.traced_ms,
+        second.traced_ms,
+        mean,
+        noise_pct,
+    )
+    return dict(
+        zip(TRUTH_COLUMNS, (name, mbit, *(round(value, 2) for value in values)), strict=True)
+    )
+
+
+def append_row(table: Path, row: dict[str, Any]) -> None:
+    """Add a row to truth.csv, which is made if need be."""
+    new = not table.exists()
+    with table.open("a", newline="") as file:
+        writer = csv.DictWriter(file, TRUTH_COLUMNS, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def keep(scratch: Path, folder: Path) -> None:
+    """Move traces and step times of a run to where they belong."""
+    folder.mkdir(parents=True)
+    for file in sorted([*scratch.glob("*_trace.json.gz"), *scratch.glob("truth_*.json")]):
+        shutil.move(file, folder / file.name)
+
+
+def record(plan: Plan, machine: Machine | Printer) -> None:
+    """Run the job at each bandwidth, all bandwidths twice, and keep what was measured.
+
+    The two runs of a bandwidth lie apart in time, so that their difference shows how the
+    machine drifts too. Traces and step times of the second are kept, each bandwidth's as soon
+    as it is there.
+    """
+    # No two processes have one number at a time; of a namespace left by an earlier one,
+    # `ip netns add` says that it exists.
+    links = Links(f"whatif-lab-{os.getpid()}", plan.ranks)
+    cores = usable_cores()
+    if len(cores) < plan.ranks:
+        print(
+            f"note: {plan.ranks} ranks share {len(cores)} cores, unpinned: they will disturb "
+            "each other",
+            file=sys.stderr,
+        )
+    scratch = Path(tempfile.mkdtemp(prefix="whatif-lab-"))
+    times: dict[tuple[int, int], StepTimes] = {}
+    try:
+        with links.opened(machine.execute):
+            for run in RUNS:
+                for mbit in plan.mbits:
+                    for command in links.shaping(mbit):
+                        machine.execute(command)
+                    folder = scratch / f"{mbit}mbit_run{run}"
+                    others = OtherWork()
+                    ranks = machine.run_ranks(rank_commands(plan, links, cores, folder), folder)
+                    if not ranks:
+                        continue
+                    times[mbit, run] = measured = slowest(ranks)
+                    print(
+                        f"{plan.name} at {mbit} Mbit/s, run {run}: step {measured.plain_ms:.2f} ms"
+                        f", with the profiler {measured.traced_ms:.2f} ms",
+                        flush=True,
+                    )
+                    if (busy := others.cores()) > MANY_CORES:
+                        print(
+                            f"note: other work took {busy:.2f} cores meanwhile: this truth is "
+                            "too slow; repeat it when the machine is idle",
+                            file=sys.stderr,
+                        )
+                    if run == RUNS[-1]:
+                        keep(folder, plan.folder(mbit))
+                        row = truth_row(plan.name, mbit, times[mbit, 1], times[mbit, 2])
+                        append_row(plan.out / "truth.csv", row)
+    finally:
+        shutil.rmtree(scratch)
+
+
+def bandwidths(text: str) -> list[int]:
+    """Parse a list such as 500,1000."""
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of whole Mbit/s such as 500,1000"
+        ) from None
+    if min(values) < MIN_MBIT:
+        raise argparse.ArgumentTypeError(f"{min(values)} Mbit/s is below {MIN_MBIT}, the lowest")
+    if len(set(values)) < len(values):
+        raise argparse.ArgumentTypeError(f"{text!r} names a bandwidth twice")
+    return values
+
+
+def plan_of(arguments: argparse.Namespace) -> Plan:
+    """Check what was asked for.
+
+    Raises
+    ------
+    LabError
+        Of sizes that make no job, and of results that are already there.
+    """
+    default = DEFAULT_SIZES[arguments.job]
+    given = {name: getattr(arguments, name) for name in ("width", "depth", "batch", "bucket_mb")}
+    size = Size(**{name: value or getattr(default, name) for name, value in given.items()})
+    ranks = arguments.ranks
+    if arguments.job in ("tp", "moe") and size.depth < 2:
+        raise LabError(f"--depth {size.depth}: {arguments.job} needs 2 layers or more")
+    if arguments.job == "moe" and size.batch % ranks:
+        raise LabError(f"--batch {size.batch}: moe deals it out evenly, to {ranks} ranks")
+    if arguments.job == "fsdp" and size.width % ranks:
+        raise LabError(f"--width {size.width}: fsdp deals it out evenly, to {ranks} ranks")
+    plan = Plan(
+        out=arguments.out,
+        name=arguments.name or f"{arguments.job}-w{ranks}",
+        job=arguments.job,
+        ranks=ranks,
+        mbits=arguments.mbit,
+        size=size,
+        steps=arguments.steps,
+        plain_steps=arguments.plain_steps,
+    )
+    if Path(plan.name).name != plan.name or plan.name in (".", ".."):
+        raise LabError(f"--name {plan.name}: a plain name of a folder within --out")
+    table = plan.out / "truth.csv"
+    known = set()
+    if table.exists():
+        with table.open(newline="") as file:
+            rows = csv.DictReader(file)
+            if tuple(rows.fieldnames or ()) != TRUTH_COLUMNS:
+                raise LabError(f"{table}: not a table of this script; name another --out")
+            known = {(row["job"], row["mbit"]) for row in rows}
+    for mbit in plan.mbits:
+        if plan.folder(mbit).exists() or (plan.name, str(mbit)) in known:
+            raise LabError(
+                f"{plan.folder(mbit)} or its row of truth.csv is already there; "
+                "name another --out or --name"
+            )
+    return plan
+
+
+def positive(text: str) -> int:
+    """Parse a whole number above 0."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def positive_float(text: str) -> float:
+    """Parse a number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    top = argparse.ArgumentParser(description="Real jobs on networks of chosen bandwidths.")
+    commands = top.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("record", help="run a job and record traces and step times")
+    command.add_argument("--out", type=Path, required=True, help="folder to write, or add to")
+    command.add_argument("--job", choices=list(DEFAULT_SIZES), required=True)
+    command.add_argument(
+        "--ranks", type=int, choices=[2, 3, 4], default=2, help="processes (default 2)"
+    )
+    command.add_argument(
+        "--mbit",
+        type=bandwidths,
+        default=[500, 1000, 2000, 4000],
+        help="bandwidths in Mbit/s (default 500,1000,2000,4000)",
+    )
+    command.add_argument("--name", help="folder within --out (default: as in ddp-w2)")
+    for name, of in (("width", "layer width"), ("depth", "layers"), ("batch", "samples or tokens")):
+        command.add_argument(f"--{name}", type=positive, help=f"{of} (default: by job)")
+    command.add_argument("--bucket-mb", type=positive_float, help="gradient bucket of ddp")
+    command.add_argument("--steps", type=positive, default=5, help="steps to trace (default 5)")
+    command.add_argument(
+        "--plain-steps", type=positive, default=20, help="steps without profiler (default 20)"
+    )
+    command.add_argument("--dry-run", action="store_true", help="print the commands only")
+    return top
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    try:
+        plan = plan_of(arguments)
+        if not arguments.dry_run:
+            check_machine()
+        with signals_held_back():
+            record(plan, Printer() if arguments.dry_run else Machine())
+    except LabError as error:
+        sys.exit(f"run_lab.py: {error}")
+    except StoppedError as error:
+        print("run_lab.py: stopped; namespaces and processes are gone", file=sys.stderr)
+        sys.exit(128 + error.args[0])
+
+
+if __name__ == "__main__":
+    main()
