@@ -178,6 +178,8 @@ def utility_bound(
     for simulation, which in ((baseline, "baseline"), (variant, "variant")):
         if simulation.shares_ports:
             return None, f"transfers share ports in the {which}"
+        if simulation.overlap_slowdown:
+            return None, "compute runs slower beside transfers, so that one changes the other"
     if not _same_algorithms(baseline.prices, variant.prices):
         return None, "transfers use other algorithms or protocols in the variant"
     times = baseline.step_times_ns
@@ -191,6 +193,8 @@ def utility_bound(
         path = baseline.critical_path(k)
         if resource not in path.owned:
             return None, f"{resource} owns no part of a critical path of fixed shape"
+        if baseline.stretched[path.node].any():
+            return None, "the critical path has tails that scale with their transfers"
         if path.freed_by_server:
             return None, (
                 "the critical path waits for a server of a communication queue with several, "

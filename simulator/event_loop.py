@@ -255,8 +255,10 @@ def _new_fluid(flows: Flows) -> _Fluid:
     flow["slot"] = np.cumsum(widest) - widest
     slot["flow"] = np.repeat(np.arange(size), widest)
     port["capacity"] = flows.capacity
-    by_flow, by_port = np.zeros((2, size), np.int64), np.zeros((2, ports), np.int64)
-    return _Fluid(flow, port, slot, flows.port, *by_flow, *by_port, np.zeros(3, np.int64))
+    order, joined = np.zeros((2, size), np.int64)
+    full, changed = np.zeros((2, ports), np.int64)
+    counts = np.zeros(3, np.int64)
+    return _Fluid(flow, port, slot, flows.port, order, joined, full, changed, counts)
 
 
 @compiled
@@ -467,12 +469,13 @@ def _plan(fluid: _Fluid, flow: int, time: float) -> None:
 @compiled
 def _unplan(fluid: _Fluid) -> int:
     """Take the transfer whose event comes first out of the heap."""
-    flow = fluid.order[0]
+    flow = int(fluid.order[0])
+    top = fluid.flow[flow].place
     fluid.flow[flow].place = -1
     size = fluid.counts[_PLANNED] - 1
     fluid.counts[_PLANNED] = size
     if size > 0:
-        _sink(fluid, fluid.order[size], np.int64(0))
+        _sink(fluid, fluid.order[size], top)
     return flow
 
 
@@ -583,7 +586,7 @@ def _leave_ports(fluid: _Fluid, flow: int) -> None:
 @inlined
 def _can_fill(fluid: _Fluid, port: int) -> bool:
     """Whether those at work on a port want more than it carries."""
-    return fluid.port[port].wanted > fluid.port[port].capacity * (1 + _SAME)
+    return bool(fluid.port[port].wanted > fluid.port[port].capacity * (1 + _SAME))
 
 
 @compiled

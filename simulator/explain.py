@@ -7,6 +7,7 @@ work that leads to launches of one kernel, transfers of one type and size. The p
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -38,6 +39,9 @@ _LANES = {
 # How a segment relates to the node whose name it bears.
 _DURING, _BEFORE, _AFTER, _TRANSFER, _UNNAMED = range(5)
 
+# Of how many transfers that lost time to others these are looked up: those that lost most.
+_ASKED = 20
+
 #: Columns of a place while it is made: kind of segment, relation, rank, lane, name or kind of
 #: communication, and of host work the name of what it launches (-1 where there is none).
 _COLUMNS = 6
@@ -58,41 +62,44 @@ def path_places(simulation: Simulation) -> list[Place]:
         are the mean.
     """
     chosen = headline_steps(simulation.step_times_ns)
-    tracer = PathTracer(simulation)
-    rows, lengths, nodes, owner = [], [], [], []
-    for i, step in enumerate(chosen):
-        path = simulation.critical_path(step)
-        time = time_in_step(path)
-        inside = np.flatnonzero(time)
-        row, node = tracer.trace(path, inside)
-        rows.append(row)
-        nodes.append(node)
-        lengths.append(time[inside])
-        owner.append(np.full(len(inside), i))
-    if not rows:
+    if not chosen:
         return []
-    places, place = np.unique(np.concatenate(rows), axis=0, return_inverse=True)
-    place, step_of = place.reshape(-1), np.concatenate(owner)
-    times = np.zeros((len(chosen), len(places)), dtype=np.int64)
-    np.add.at(times, (step_of, place), np.concatenate(lengths))
-    mean = headline_parts(times)
+    tracer = PathTracer(simulation)
+    paths = [simulation.critical_path(step) for step in chosen]
+    times = [time_in_step(path) for path in paths]
+    inside = [np.flatnonzero(time) for time in times]
+    traced = [tracer.trace(*each) for each in zip(paths, inside, strict=True)]
+
+    rows, row_of = np.unique(
+        np.concatenate([row for row, _ in traced]), axis=0, return_inverse=True
+    )
+    row_of = row_of.reshape(-1)
+    step_of = np.repeat(np.arange(len(chosen)), [len(each) for each in inside])
+    parts = np.zeros((len(chosen), len(rows)), dtype=np.int64)
+    spent = [time[each] for time, each in zip(times, inside, strict=True)]
+    np.add.at(parts, (step_of, row_of), np.concatenate(spent))
+    time_ns = headline_parts(parts)
     # A node that the path enters twice, or whose transfer has several pieces, counts once.
-    visits = np.unique(np.stack([step_of, place, np.concatenate(nodes)]), axis=1)
-    count = np.bincount(visits[1], minlength=len(places)) / len(chosen)
-    kinds = simulation.critical_path(chosen[0]).kinds
-    found = []
-    for i in np.lexsort((np.arange(len(places)), -mean)).tolist():
-        row = places[i].tolist()
-        place = Place(
-            kind=kinds[row[0]],
-            **tracer.describe(row)._asdict(),
+    nodes = np.concatenate([node for _, node in traced])
+    visits = np.unique(np.stack([step_of, row_of, nodes]), axis=1)
+    count = np.bincount(visits[1], minlength=len(rows)) / len(chosen)
+    kinds = paths[0].kinds
+    return [
+        Place(
+            kind=kinds[rows[i, 0]],
+            **tracer.describe(rows[i].tolist())._asdict(),
+            beside=(
+                tracer.beside(np.unique(nodes[row_of == i]))
+                if kinds[rows[i, 0]] == "sharing"
+                else None
+            ),
             count=float(count[i]),
-            time_ns=int(mean[i]),
-            share_pct=float(mean[i] / simulation.step_ns * 100),
+            time_ns=int(time_ns[i]),
+            share_pct=float(time_ns[i] / simulation.step_ns * 100),
         )
-        if place.time_ns > 0:
-            found.append(place)
-    return found
+        for i in np.argsort(-time_ns, kind="stable")
+        if time_ns[i] > 0
+    ]
 
 
 def time_in_step(path: CriticalPath) -> Int:
@@ -122,6 +129,7 @@ class PathTracer:
 
     def __init__(self, simulation: Simulation) -> None:
         compressed = simulation.compressed
+        self._simulation = simulation
         self._graph: ExecutionGraph = compressed.original
         self._compressed: CompressedGraph = compressed
         self._start = simulation.replay.start
@@ -129,7 +137,7 @@ class PathTracer:
         self._kinds: CommunicationKinds = communication_kinds(compressed)
         # The first member of a chain; the others follow it.
         self._head = np.unique(compressed.node_of, return_index=True)[1]
-        length = compressed.part_ns * simulation.scale[compressed.part_kind]
+        length = simulation.program.part_ns * simulation.scale[compressed.part_kind]
         self._until = np.concatenate([[0.0], np.cumsum(length)])
         self._owner = _owners(compressed)
         self._launched = _launched(self._graph)
@@ -155,8 +163,8 @@ class PathTracer:
         node, what = path.node[segments], path.what[segments]
         middle = (path.begin_ns[segments] + path.end_ns[segments]) / 2
         ptr = self._compressed.part_ptr
-        part = self._until[ptr[node]] + middle - self._start[node]
-        part = np.searchsorted(self._until, part, side="right") - 1
+        at = self._until[ptr[node]] + middle - self._start[node]
+        part = np.searchsorted(self._until, at, side="right") - 1
         part = np.clip(part, ptr[node], ptr[node + 1] - 1)
 
         started = middle > self._start[node]
@@ -208,6 +216,27 @@ class PathTracer:
             bytes=size,
         )
 
+    def beside(self, nodes: Int) -> str | None:
+        """Name the kind of transfer that transfers met the longest on their ports.
+
+        Parameters
+        ----------
+        nodes : int64, shape (D,)
+            Original nodes.
+        """
+        simulation = self._simulation
+        node = self._compressed.node_of[nodes]
+        slowest = node[np.argsort(-simulation.sharing_ns[node], kind="stable")[:_ASKED]]
+        together: dict[int, float] = defaultdict(float)
+        for one in slowest.tolist():
+            for other, ns in simulation.met(one):
+                together[int(self._kinds.of_node[other])] += ns
+        if not together:
+            return None
+        kind = max(together, key=lambda kind: together[kind])
+        known = self._kinds
+        return f"{known.types[kind]} of group {known.groups[known.group_of[kind]]}"
+
 
 def lane_name(graph: ExecutionGraph, lane: int) -> str:
     """Say what a lane is, for people."""
@@ -230,9 +259,7 @@ def _launched(graph: ExecutionGraph) -> Int:
     launched = np.full(graph.num_nodes, -1, dtype=np.int64)
     dependent = np.repeat(np.arange(graph.num_nodes), np.diff(graph.dep_ptr))
     on_host = graph.lanes.kind[graph.lane] == LaneKind.HOST
-    launches = (
-        (graph.dep_kind == EdgeKind.END) & on_host[graph.dep_node] & ~on_host[dependent]
-    )
+    launches = (graph.dep_kind == EdgeKind.END) & on_host[graph.dep_node] & ~on_host[dependent]
     edges = np.flatnonzero(launches)[::-1]
     launched[graph.dep_node[edges]] = graph.name[dependent[edges]]
     return launched

@@ -62,7 +62,7 @@ def node_exposure(simulation: Simulation, begin_ns: int, end_ns: int) -> Exposur
     """
     compressed, replay = simulation.compressed, simulation.replay
     graph = compressed.graph
-    length = compressed.part_ns * simulation.scale[compressed.part_kind]
+    length = simulation.program.part_ns * simulation.scale[compressed.part_kind]
     until = np.concatenate([[0.0], np.cumsum(length)])
     owner = np.repeat(np.arange(graph.num_nodes), np.diff(compressed.part_ptr))
     part = replay.start[owner] - until[compressed.part_ptr[owner]]
@@ -157,9 +157,7 @@ class _Costs:
             for k in self._steps
         ]
         self._nodes = np.flatnonzero(kind_of_node >= 0)
-        self._mean = [
-            np.mean(column, axis=0)[self._nodes] for column in zip(*each, strict=True)
-        ]
+        self._mean = [np.mean(column, axis=0)[self._nodes] for column in zip(*each, strict=True)]
         kind = kind_of_node[self._nodes]
         self._by_kind = np.argsort(kind, kind="stable")
         self._ptr = np.searchsorted(kind[self._by_kind], np.arange(kind.max(initial=-1) + 2))

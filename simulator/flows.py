@@ -289,8 +289,9 @@ def _names(network: Network, shape: Shape, coordinates: Int, number: Int) -> tup
     tier, kind, place = (column.tolist() for column in port_parts(number))
     names = []
     ranks = _RankNames(shape, coordinates)
+    scopes = network.tier_names
     for t, k, at in zip(tier, kind, place, strict=True):
-        scope = network.tier_names[t]
+        scope = scopes[t]
         if k in (on.OUT, on.IN):
             names.append(f"{scope} {'out of' if k == on.OUT else 'into'} {ranks.of_nic(t, at)}")
         elif k in (on.UPLINK_OUT, on.UPLINK_IN):

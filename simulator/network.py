@@ -47,6 +47,8 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         What the latency of the tier is multiplied by.
     efficiency : float
         What the efficiency of the tier is multiplied by, in (0, 1].
+    base_ns : float
+        What is added to the base of the tier.
     collectives : list of str
         Labels of the collectives that it is for. Those that no protocol is for use the protocols
         that are for none.
@@ -55,6 +57,7 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     name: str
     latency: float = 1.0
     efficiency: float = 1.0
+    base_ns: float = 0.0
     collectives: list[str] = []
 
     def __post_init__(self) -> None:
@@ -63,6 +66,8 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 f"must be finite and not negative, is {self.latency}", place="protocols.latency"
             )
         _check_share(self.efficiency, "protocols.efficiency")
+        if not math.isfinite(self.base_ns):
+            raise NetworkError(f"must be finite, is {self.base_ns}", place="protocols.base_ns")
         for label in self.collectives:
             if label not in BY_LABEL:
                 raise NetworkError(
@@ -215,6 +220,9 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         What a rank needs for the part of the data that it keeps, as a share of the time to send
         it, in rings of equal parts and direct all-to-alls: an all-gather of parts of S bytes
         takes (n - 1 + own_share) S/B. From 0 to 1.
+    overlap_slowdown : float
+        How much longer compute takes while a transfer of its rank is in flight, as a fraction
+        (see `interference`). With 0, durations stay as measured.
     assumptions : list of str
         What was assumed rather than given or measured; printed with every result.
 
@@ -231,9 +239,12 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     algorithms: dict[str, str | list[str]] = {}
     pipeline_chunks: int = 8
     own_share: float = 0.0
+    overlap_slowdown: float = 0.0
     assumptions: list[str] = []
 
     def __post_init__(self) -> None:
+        if not (math.isfinite(self.overlap_slowdown) and self.overlap_slowdown >= 0):
+            raise NetworkError("must be finite and not negative", place="overlap_slowdown")
         if not 1 <= len(self.tiers) <= MAX_TIERS:
             raise NetworkError(
                 f"a network has one to {MAX_TIERS} tiers, this one has {len(self.tiers)}",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ..base.errors import GraphError, NetworkError
+from .algorithms.layout import MAX_PLACES
 from .network import TIER_NAMES
 
 if TYPE_CHECKING:
@@ -86,9 +87,15 @@ class Placement:
         Raises
         ------
         NetworkError
-            If the network has not as many places or tiers.
+            If the network has not as many places or tiers, or more than fit a number.
         """
         sizes = [tier.size for tier in network.tiers]
+        if network.capacity * max(sizes) > MAX_PLACES:
+            raise NetworkError(
+                f"network {network.name!r} joins {network.capacity} ranks, more than can be "
+                "numbered; give the tiers the sizes that they have",
+                place="tiers",
+            )
         if self.coordinates is not None:
             given = self.coordinates
             if given.shape[1] != len(sizes) or (given >= sizes).any():

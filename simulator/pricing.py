@@ -146,7 +146,7 @@ def price(
     kept_ns = np.zeros(len(instances))
     kept_ns[unknown] = _measured_transfer(graph, instances, unknown)
 
-    kinds, row = unique_rows(operations.of, _sizes(graph, instances))
+    kinds, row = unique_rows(operations.of, sizes_of(graph, instances))
     plans = candidate_plans(network, coordinates, operations)
     choice = cheapest(network, plans, kinds[:, 0], kinds[:, 1].astype(np.float64))
     chosen, follows = _chosen(network, plans, choice)
@@ -206,7 +206,7 @@ def _check_joined(network: Network, placement: Placement, operations: Operations
             )
 
 
-def _sizes(graph: ExecutionGraph, instances: Instances) -> Int:
+def sizes_of(graph: ExecutionGraph, instances: Instances) -> Int:
     """Input bytes of one rank, by which instances are priced; 0 where it is unknown."""
     size = np.maximum(instances.size_bytes, 0)
     uneven = np.flatnonzero(instances.coll == Collective.ALL_TO_ALL)

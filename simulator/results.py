@@ -1,4 +1,4 @@
-"""What a simulation reports about steps, ranks and operations: plain records, without the engine."""
+"""What a simulation reports of steps, ranks and operations: plain records, without the engine."""
 
 from __future__ import annotations
 
@@ -76,6 +76,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         Process group of a transfer; of a send and receive the two ranks.
     bytes : int or None
         Input bytes of a rank in the transfer, where the trace says.
+    beside : str or None
+        Of time that transfers lost to others on their ports: whom they met the longest.
     count : float
         How often in a step; of two headline steps the mean.
     time_ns : int
@@ -90,6 +92,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     group: str | None
     bytes: int | None
+    beside: str | None
     count: float
     time_ns: int
     share_pct: float

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..base.errors import NetworkError, UsageError
 from ..graph.columns import Collective, ExecutionGraph, Flavour
-from ..graph.compress import NUM_PART_KINDS, CompressedGraph, uncompressed
+from ..graph.compress import NUM_PART_KINDS, CompressedGraph, compress, uncompressed
 from ..graph.steps import (
     headline_ns,
     headline_parts,
@@ -25,9 +25,11 @@ from ..graph.steps import (
     step_times,
 )
 from ..graph.validate import describe_node, rank_of
+from .interference import disturbed, without_slowdown
 from .placement import place
 from .pricing import price
 from .results import RankTime, StepTime
+from .tails import stretching_tails
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,6 +67,12 @@ class Simulation:
         Prices of the instances; None for a measured replay.
     completion_ns : int64, shape (S, R)
         Completion of each step on each rank alone.
+    stretched : bool, shape (N,)
+        Nodes whose tails were scaled with their transfers (see `tails`).
+    measured_graph : ExecutionGraph
+        The graph with its measured durations, before compression.
+    overlap_slowdown : float
+        How much longer compute took beside transfers (see `interference`).
     warnings : list of str
         What to know before trusting the result.
     """
@@ -77,6 +85,9 @@ class Simulation:
     scale: NDArray[np.float64]
     prices: Prices | None
     completion_ns: NDArray[np.int64]
+    stretched: NDArray[np.bool_]
+    measured_graph: ExecutionGraph
+    overlap_slowdown: float = 0.0
     warnings: list[str] = field(default_factory=list)
 
     @cached_property
@@ -122,6 +133,18 @@ class Simulation:
         """Whether any transfer was slowed by another that used the same port."""
         return bool((self.sharing_ns > _NOTICEABLE_NS).any())
 
+    def met(self, node: int) -> list[tuple[int, float]]:
+        """Find the transfers that used a port of a node's transfer at the same time.
+
+        Returns
+        -------
+        list of (int, float)
+            A node of each and for how many nanoseconds they met, longest first.
+        """
+        from .sharing import met
+
+        return met(self.flows, self.replay, node)
+
     @cached_property
     def categories(self) -> NDArray[np.int64]:
         """Time categories of every rank and step, shape (R, S, 8): see `accounting.account`."""
@@ -163,7 +186,7 @@ class Simulation:
         In percent of the measured completion on the graph's clock, with its sign; None where
         the graph has no measured steps.
         """
-        original = self.compressed.original
+        original = self.measured_graph
         if _measured_times(original) is None:
             return None
         measured = step_completions(original, original.end_ns)
@@ -173,7 +196,7 @@ class Simulation:
     def original_intervals(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Start and end of every node of the graph before compression, in nanoseconds."""
         compressed, start, end = self.compressed, self.replay.start, self.replay.end
-        length = compressed.part_ns * self.scale[compressed.part_kind]
+        length = self.program.part_ns * self.scale[compressed.part_kind]
         until = np.concatenate([[0.0], np.cumsum(length)])
         node, part = compressed.node_of, compressed.part_of
         inside = part >= 0
@@ -258,6 +281,10 @@ def simulate(
     if network is not None:
         where = placement or _default_placement(compressed.graph, network)
         prices = price(compressed.graph, compressed.instances, network, where)
+    measured_graph = compressed.original
+    slowdown = network.overlap_slowdown if network is not None else 0.0
+    if slowdown:
+        compressed = _undisturbed(compressed, slowdown)
 
     from .engine import flows, no_flows, replay
     from .event_loop import NEED_ITSELF
@@ -276,12 +303,33 @@ def simulate(
             f"{int(alone.sum())} communication nodes wait for nobody and keep their measured "
             f"duration: their {reason}"
         )
+    stretched = np.zeros(compressed.graph.num_nodes, dtype=np.bool_)
+    if prices is not None:
+        stretched = stretching_tails(compressed.graph, compressed.instances)
+        ratio = transfer[stretched] / compressed.graph.transfer_ns[stretched]
+        tail = program.tail.copy()
+        tail[stretched] *= ratio
+        program = program._replace(tail=tail)
     carried = (
         no_flows(compressed)
         if prices is None or prices.transfers is None
         else flows(compressed, prices.transfers, prices.ports, prices.sets, transfer)
     )
     happened = replay(compressed, program, carried, transfer, scale)
+    if slowdown:
+        program, happened, settled = disturbed(
+            compressed,
+            program,
+            happened,
+            lambda changed: replay(compressed, changed, carried, transfer, scale),
+            scale,
+            slowdown,
+        )
+        if not settled:
+            warnings.append(
+                "compute and the transfers that slow it down did not settle: the step is uncertain "
+                "by a little"
+            )
     return Simulation(
         compressed=compressed,
         program=program,
@@ -291,6 +339,9 @@ def simulate(
         scale=scale,
         prices=prices,
         completion_ns=step_completions(compressed.graph, np.rint(happened.end).astype(np.int64)),
+        stretched=stretched,
+        measured_graph=measured_graph,
+        overlap_slowdown=slowdown,
         warnings=warnings,
     )
 
@@ -305,6 +356,21 @@ def _program(compressed: CompressedGraph) -> Program:
     if compressed not in _programs:
         _programs[compressed] = program(compressed)
     return _programs[compressed]
+
+
+_undisturbed_of: WeakKeyDictionary[CompressedGraph, dict[float, CompressedGraph]] = (
+    WeakKeyDictionary()
+)
+
+
+def _undisturbed(compressed: CompressedGraph, slowdown: float) -> CompressedGraph:
+    """Take a slowdown out of the measured durations, once for all simulations of a graph."""
+    known = _undisturbed_of.setdefault(compressed, {})
+    if slowdown not in known:
+        graph = without_slowdown(compressed.original, slowdown)
+        contracted = compressed.graph.num_nodes < compressed.original.num_nodes
+        known[slowdown] = compress(graph) if contracted else uncompressed(graph)
+    return known[slowdown]
 
 
 def _default_placement(graph: ExecutionGraph, network: Network) -> Placement:

@@ -239,6 +239,4 @@ def _arrows(simulation: Simulation, slice_of: Int, end: Int) -> _Arrows:
     source, target = original[source], original[target]
     # A viewer could not tell to which of two slices an arrow at their border belongs.
     drawn = (slice_of[source] >= 0) & (leave <= reach) & (reach < end[target])
-    return _Arrows(
-        slice_of[source[drawn]], slice_of[target[drawn]], leave[drawn], reach[drawn]
-    )
+    return _Arrows(slice_of[source[drawn]], slice_of[target[drawn]], leave[drawn], reach[drawn])

@@ -16,6 +16,9 @@ is one there-or-back of the data between its units. An operation is a sequence o
 stage all ports work at once, so it takes as long as its worst port (bytes over bandwidth), after
 the latency of its longest chain of messages. Where units differ in c or k, the worst counts.
 
+Where a network has an `own_share`, rings of equal parts and direct all-to-alls also take that
+share of the time of a part for the one that a member keeps (a copy that is no traffic).
+
 Level by level
 --------------
 **hierarchical**, the default: pass after pass, tiers inside out for what shrinks (scattering),

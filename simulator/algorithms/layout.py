@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: Most tiers that a port number has room for.
 MAX_TIERS = 4
 
+#: Most places that it has room for, those of the links of a full mesh counted by both ends.
+MAX_PLACES = 2**57
+
 # Kinds of ports.
 OUT = 0  # from a rank, or from the NIC of several, into a switch
 IN = 1  # the other direction
