@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.padding import Padding
 from rich.text import Text
 
 from . import text
@@ -41,7 +42,8 @@ def explain_report(result: ExplainResult) -> list[RenderableType]:
     return [
         *simulation_header(result),
         Text(f"explained  {' and '.join(result.headline_steps)}"),
-        *text.remarks(f"What limits the step{mark(result)}", result.verdict),
+        Text(f"\nWhat limits the step{mark(result)}", style="bold"),
+        *(Padding(Text(sentence), (0, 0, 0, 2), expand=False) for sentence in result.verdict),
         *_places(result),
         *critical_path_table("The critical path by kind", result.critical_path_ns),
         *_worths(result.resources),
@@ -79,7 +81,9 @@ def _where(place: Place) -> str:
 
 def _what(place: Place) -> str:
     if place.rank is None:
-        return place.what if place.bytes is None else f"{place.what} of {text.size(place.bytes)}"
+        size = "" if place.bytes is None else f" of {text.size(place.bytes)}"
+        beside = "" if place.beside is None else f", beside {place.beside}"
+        return f"{place.what}{size}{beside}"
     return place.what if len(place.what) <= _WIDTH else f"{place.what[: _WIDTH - 1]}…"
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .files import write_whole
 from ..utility.results import UPGRADES
+from .files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

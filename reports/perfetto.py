@@ -61,7 +61,9 @@ def write_timelines(path: str | Path, scenarios: Iterable[tuple[str, Timeline]])
     write_whole(target, save)
 
 
-def _save(file: io.BufferedIOBase | gzip.GzipFile, scenarios: Iterable[tuple[str, Timeline]]) -> None:
+def _save(
+    file: io.BufferedWriter | gzip.GzipFile, scenarios: Iterable[tuple[str, Timeline]]
+) -> None:
     with io.TextIOWrapper(file, encoding="utf-8", newline="\n") as text:
         _write(text, scenarios)
 
@@ -139,7 +141,8 @@ def _arrows(timeline: Timeline, where: list[str], arrow: Iterator[int]) -> Itera
             timeline.track[ends].tolist(),
             strict=True,
         ):
-            yield f'{{"ph":{phase},"name":"waits for","cat":"arrow","id":{i},"ts":{ts},{where[track]}}}'
+            said = f'"name":"waits for","cat":"arrow","id":{i},"ts":{ts}'
+            yield f'{{"ph":{phase},{said},{where[track]}}}'
 
 
 def microseconds(ns: NDArray[np.int64]) -> NDArray[np.float64]:

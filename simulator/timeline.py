@@ -237,6 +237,7 @@ def _arrows(simulation: Simulation, slice_of: Int, end: Int) -> _Arrows:
     leave = np.rint(replay.start[source]).astype(np.int64)
     reach = np.rint(replay.release[target]).astype(np.int64)
     source, target = original[source], original[target]
-    # A viewer could not tell to which of two slices an arrow at their border belongs.
+    # A node that keeps its measured duration waits for nobody. And a viewer could not tell to
+    # which of two slices an arrow at their border belongs.
     drawn = (slice_of[source] >= 0) & (leave <= reach) & (reach < end[target])
     return _Arrows(slice_of[source[drawn]], slice_of[target[drawn]], leave[drawn], reach[drawn])

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from ..base.errors import UsageError
+from ..base.errors import GraphError, UsageError
 from ..base.progress import Progress, silent
-from ..base.settings import DEFAULT_LIMIT_PCT
+from ..base.settings import DEFAULT_LIMIT_PCT, DEFAULT_PLACES
 from ..graph.steps import headline_steps
 from ..simulator.explain import path_places
 from ..simulator.exposure import exposures
@@ -36,16 +36,13 @@ IRRELEVANT_PCT = 0.1
 #: A resource this many times as good costs nothing any more: less than a nanosecond of a second.
 UNLIMITED = 1e9
 
-#: How many places are listed unless somebody asks for more.
-DEFAULT_TOP = 10
-
 _FACTORS = (2.0, UNLIMITED)
 
 
 def explain(
     single: Single,
     *,
-    top: int = DEFAULT_TOP,
+    top: int = DEFAULT_PLACES,
     limit_pct: float = DEFAULT_LIMIT_PCT,
     progress: Progress = silent,
 ) -> ExplainResult:
@@ -71,9 +68,13 @@ def explain(
     ------
     UsageError
         If `top` is less than 1, or for a limit that makes no sense.
+    GraphError
+        If the step takes no time.
     """
     check_top(top)
     simulation = single.simulation
+    if simulation.step_ns <= 0:
+        raise GraphError("its step takes no time", file=single.graph.trace)
     result = single.result(limit_pct)
     rows, refused = _variants(single, progress)
     places = path_places(simulation)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: What every simulation leaves out, said with every result.
 LIMITS = (
     "compute durations are as measured, with whatever slowdown overlap with communication caused",
-    "transfers are priced alone: those in flight at the same time do not share bandwidth",
+    "transfers share ports fairly; what happens inside the fabric beyond ports is not modelled",
 )
 
 

@@ -19,7 +19,7 @@ from .resources import ResourceError, find_resources
 from .results import Refused, ResultRow, SweepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -130,6 +130,33 @@ def check_factors(factors: Sequence[float]) -> list[float]:
         if not (math.isfinite(factor) and factor > 0):
             raise UsageError(f"a factor must be a positive number, is {factor:g}")
     return list(dict.fromkeys(factors))
+
+
+def scenarios(
+    job: Job, resources: Sequence[str], factors: Sequence[float]
+) -> Iterator[tuple[str, Simulation]]:
+    """Simulate the baseline and every variant of a sweep, one at a time, for who wants them whole.
+
+    Parameters
+    ----------
+    job, resources, factors
+        As for `sweep`.
+
+    Yields
+    ------
+    str, Simulation
+        ``baseline`` first, then ``scaleup_bw x2`` and so on.
+
+    Raises
+    ------
+    UsageError, ResourceError, NetworkError, GraphError
+        As `sweep`.
+    """
+    yield "baseline", job.baseline
+    for resource in find_resources(resources):
+        for factor in check_factors(factors):
+            variant = resource.vary(job, factor)
+            yield f"{resource.name} x{factor:g}", simulate_variant(job, variant)
 
 
 def simulate_variant(job: Job, variant: Variant) -> Simulation:

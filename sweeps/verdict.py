@@ -75,12 +75,16 @@ def _what_sets_it(places: Sequence[Place], step_ns: int) -> str:
     owners = _shares((_owner(place), place.time_ns) for place in places if _class(place) == name)
     of_path = f"{format_ns(time_ns)} ({_share(time_ns, step_ns)}) of the critical path"
     if len(owners) == 1:
-        return f"The {name} of {owners[0][0]} sets the step: {of_path}."
-    parts = [f"{owner} {_share(ns, step_ns)}" for owner, ns in owners[:_MOST_NAMED]]
-    more = len(owners) - len(parts)
-    if more:
-        parts.append(f"{more} more {_share(sum(ns for _, ns in owners[_MOST_NAMED:]), step_ns)}")
-    return f"{name.capitalize()} sets the step: {of_path} ({', '.join(parts)})."
+        return f"The {name} of {owners[0][0]} {_sets(name)} the step: {of_path}."
+    parts = [f"{owner}: {_share(ns, step_ns)}" for owner, ns in owners[:_MOST_NAMED]]
+    rest = owners[_MOST_NAMED:]
+    if rest:
+        parts.append(f"{len(rest)} more: {_share(sum(ns for _, ns in rest), step_ns)}")
+    return f"{name.capitalize()} {_sets(name)} the step: {of_path} ({', '.join(parts)})."
+
+
+def _sets(name: str) -> str:
+    return "set" if name.endswith("s") else "sets"
 
 
 def _what_stays(places: Sequence[Place], step_ns: int) -> list[str]:
@@ -89,13 +93,14 @@ def _what_stays(places: Sequence[Place], step_ns: int) -> list[str]:
     for kind, text in (
         ("start_offset", "pass until {owner} begins its first step, later than the first rank"),
         ("gap", "are gaps of {owner}: time that no dependency explains"),
-        ("sharing", "are added to transfers of {owner} by others in flight on the same ports"),
+        ("sharing", "are added to transfers of {owner} by others in flight on their ports{beside}"),
     ):
-        owners = _shares((_owner(place), place.time_ns) for place in places if place.kind == kind)
-        sentences += [
-            f"{format_ns(ns)} ({_share(ns, step_ns)}) {text.format(owner=owner)}."
-            for owner, ns in _named(owners, step_ns)
-        ]
+        of_kind = [place for place in places if place.kind == kind]
+        for owner, ns in _named(_shares((_owner(p), p.time_ns) for p in of_kind), step_ns):
+            # The places come largest first.
+            met = next((p.beside for p in of_kind if _owner(p) == owner and p.beside), None)
+            said = text.format(owner=owner, beside=f", mostly {met}" if met else "")
+            sentences.append(f"{format_ns(ns)} ({_share(ns, step_ns)}) {said}.")
     return sentences
 
 
@@ -107,11 +112,12 @@ def _communication(
     on_path = sum(place.time_ns for place in places if _class(place) == _TRANSFERS)
     if max(exposed, wait) / step_ns * 100 < _NAMED_PCT:
         return []
-    return [
+    sentence = (
         f"The average rank spends {format_ns(exposed)} ({_share(exposed, step_ns)}) of the step in "
         f"exposed transfers and waits {format_ns(wait)} ({_share(wait, step_ns)}) for other ranks; "
         f"transfers are {format_ns(on_path)} ({_share(on_path, step_ns)}) of the critical path."
-    ]
+    )
+    return [sentence]
 
 
 def _worth(resources: Sequence[Worth]) -> list[str]:
@@ -121,13 +127,14 @@ def _worth(resources: Sequence[Worth]) -> list[str]:
             continue
         text = f"Twice as good, {one.resource} {_changes(one.utility_pct)}"
         if one.unlimited_utility_pct is not None:
-            text += f"; unlimited, it {_changes(one.unlimited_utility_pct)}"
-        if one.bound_pct is not None and one.bound_pct - one.utility_pct >= _SHORT_PCT:
-            text += (
-                f". It owns enough of the path for {one.bound_pct:.2f} % at twice as good, but "
-                "another chain of causes is the longest then"
-            )
+            change = _changes(one.unlimited_utility_pct)
+            text += f"; unlimited, {change.removeprefix(f'{_verb(one.utility_pct)} the step ')}"
         sentences.append(f"{text}.")
+        if one.bound_pct is not None and one.bound_pct - one.utility_pct >= _SHORT_PCT:
+            sentences.append(
+                f"What {one.resource} owns of the path would allow {one.bound_pct:.2f} % at twice "
+                "as good, but then another chain of causes is the longest."
+            )
     nothing = [one.resource for one in resources if one.irrelevant]
     if nothing:
         sentences.append(
@@ -137,8 +144,11 @@ def _worth(resources: Sequence[Worth]) -> list[str]:
 
 
 def _changes(utility_pct: float) -> str:
-    verb = "lengthens" if utility_pct < 0 else "shortens"
-    return f"{verb} the step by {abs(utility_pct):.2f} %"
+    return f"{_verb(utility_pct)} the step by {abs(utility_pct):.2f} %"
+
+
+def _verb(utility_pct: float) -> str:
+    return "lengthens" if utility_pct < 0 else "shortens"
 
 
 def _class(place: Place) -> str:

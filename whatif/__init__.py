@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .base.errors import GraphError, NetworkError, TraceError, UsageError, WhatIfError
     from .conversion import gen_gpu_chakra_et, load
+    from .explanation import explain
     from .inspection import inspect
     from .simulations import clusters, simulate, sweep, utility
     from .simulator.network import load_network, preset_names, save_network
@@ -32,6 +33,7 @@ __all__ = [
     "UsageError",
     "WhatIfError",
     "clusters",
+    "explain",
     "gen_gpu_chakra_et",
     "inspect",
     "load",
@@ -45,6 +47,7 @@ __all__ = [
 
 _WHERE = {
     "conversion": ("gen_gpu_chakra_et", "load"),
+    "explanation": ("explain",),
     "inspection": ("inspect",),
     "simulations": ("clusters", "simulate", "sweep", "utility"),
     "base.errors": ("GraphError", "NetworkError", "TraceError", "UsageError", "WhatIfError"),

@@ -11,11 +11,13 @@ from .base.settings import DEFAULT_LIMIT_PCT
 from .conversion import announce_compilation, load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from .graph.columns import DependencyModel, ExecutionGraph
+    from .simulator.run import Simulation
     from .sweeps.job import Job
     from .sweeps.results import SimulateResult, SweepResult
+    from .sweeps.single import Single
     from .utility.results import ClustersResult, UtilityResult
 
     Trace = str | Path | ExecutionGraph
@@ -32,6 +34,7 @@ def simulate(
     steps: Sequence[str] | None = None,
     assume_missing: bool = False,
     limit_pct: float = DEFAULT_LIMIT_PCT,
+    timeline: str | Path | None = None,
     processes: int | None = None,
     progress: Progress = silent,
 ) -> SimulateResult:
@@ -49,6 +52,9 @@ def simulate(
         Replay the measured transfers instead of a network.
     limit_pct : float
         Largest size of the baseline's error, in percent, that is not marked.
+    timeline : str or Path, optional
+        File to write for ui.perfetto.dev, compressed if it ends in ``.gz``: the simulation, and
+        beside it the baseline where that is another one.
 
     Returns
     -------
@@ -58,11 +64,44 @@ def simulate(
     ------
     TraceError, GraphError, NetworkError, UsageError
         If the trace, the graph or the network cannot be used.
+    WhatIfError
+        If the timeline cannot be written.
     """
+    single = simulate_single(
+        trace,
+        network=network,
+        rank_map=rank_map,
+        measured=measured,
+        model=model,
+        steps=steps,
+        assume_missing=assume_missing,
+        processes=processes,
+        progress=progress,
+    )
+    result = single.result(limit_pct)
+    if timeline is not None:
+        _write_timeline(timeline, single.scenarios.items(), progress)
+    return result
+
+
+def simulate_single(
+    trace: Trace,
+    *,
+    network: str | Path | None,
+    rank_map: RankMap | None,
+    measured: bool,
+    model: DependencyModel | None,
+    steps: Sequence[str] | None,
+    assume_missing: bool,
+    processes: int | None,
+    progress: Progress,
+) -> Single:
+    """Load and simulate a job once, for what is reported of it afterwards; as `simulate`."""
     from .sweeps.single import replay_measured, simulate_once
 
     if measured and (network is not None or rank_map is not None):
         raise UsageError("measured transfers are replayed without a network or a rank map")
+    domains = _read(rank_map)
     graph = load(
         trace,
         model=model,
@@ -73,14 +112,8 @@ def simulate(
     )
     announce_compilation(progress)
     if measured:
-        return replay_measured(graph, limit_pct=limit_pct)
-    return simulate_once(
-        graph,
-        network=network,
-        rank_map=_read(rank_map),
-        limit_pct=limit_pct,
-        progress=progress,
-    )
+        return replay_measured(graph)
+    return simulate_once(graph, network=network, rank_map=domains, progress=progress)
 
 
 def sweep(
@@ -94,6 +127,7 @@ def sweep(
     steps: Sequence[str] | None = None,
     assume_missing: bool = False,
     limit_pct: float = DEFAULT_LIMIT_PCT,
+    timeline: str | Path | None = None,
     processes: int | None = None,
     progress: Progress = silent,
 ) -> SweepResult:
@@ -112,6 +146,9 @@ def sweep(
         the trace, with what the trace's own transfers say.
     rank_map, limit_pct
         As for `simulate`.
+    timeline : str or Path, optional
+        File to write for ui.perfetto.dev, compressed if it ends in ``.gz``: the baseline and
+        every variant, side by side.
 
     Returns
     -------
@@ -125,9 +162,11 @@ def sweep(
         If the job does not have a resource.
     UsageError
         For an unknown resource, or a factor that makes no sense.
+    WhatIfError
+        If the timeline cannot be written.
     """
     from .sweeps.resources import find_resources
-    from .sweeps.run import check_factors
+    from .sweeps.run import check_factors, scenarios
     from .sweeps.run import sweep as run
 
     # What is wrong with the call is said before a long read, not after it.
@@ -142,7 +181,10 @@ def sweep(
         progress=progress,
     )
     job = _prepare(graph, network, _read(rank_map), progress)
-    return run(job, resources, factors, limit_pct=limit_pct, progress=progress)
+    result = run(job, resources, factors, limit_pct=limit_pct, progress=progress)
+    if timeline is not None:
+        _write_timeline(timeline, scenarios(job, resources, factors), progress)
+    return result
 
 
 def utility(
@@ -271,6 +313,16 @@ def clusters(
     )
     job = _prepare(graph, network, _read(rank_map), progress)
     return run(job, wanted, limit_pct=limit_pct, progress=progress)
+
+
+def _write_timeline(
+    path: str | Path, scenarios: Iterable[tuple[str, Simulation]], progress: Progress
+) -> None:
+    from .reports.perfetto import write_timelines
+    from .simulator.timeline import timeline
+
+    progress("writing the timeline", 0, 0)
+    write_timelines(path, ((name, timeline(simulation)) for name, simulation in scenarios))
 
 
 def _prepare(

@@ -14,6 +14,7 @@ import typer
 from ..base.errors import WhatIfError
 from .clusters import clusters
 from .convert import convert
+from .explain import explain
 from .inspect import inspect
 from .output import say
 from .simulate import simulate
@@ -31,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, convert, simulate, sweep, utility, clusters):
+for command in (inspect, convert, simulate, explain, sweep, utility, clusters):
     app.command()(command)
 
 

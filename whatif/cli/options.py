@@ -105,6 +105,15 @@ StrictOption = Annotated[
         "not known.",
     ),
 ]
+TimelineOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--timeline",
+        metavar="FILE",
+        help="Write what was simulated as a timeline for ui.perfetto.dev, too; compressed if the "
+        "name ends in .gz.",
+    ),
+]
 
 LIMIT_PCT = DEFAULT_LIMIT_PCT
 

@@ -18,6 +18,7 @@ from .options import (
     RankMapOption,
     StepOption,
     StrictOption,
+    TimelineOption,
     TraceOption,
     model_name,
     split,
@@ -49,19 +50,21 @@ def simulate(
     as_json: JsonOption = False,
     csv: CsvOption = None,
     parquet: ParquetOption = None,
+    timeline: TimelineOption = None,
 ) -> None:
     """Simulate a job once, and say where its step goes on each rank.
 
     The baseline, the same job on the network it was traced on, is simulated beside and its error
     printed. --measured replays the trace's own transfers and must give the trace's own times.
-    --csv and --parquet hold the table of ranks.
+    --csv and --parquet hold the table of ranks, --timeline every kernel and transfer of the
+    simulation; with --network the baseline lies beside it.
 
     \b
     whatif simulate --trace my_trace
-    whatif simulate --trace my_trace --network dgx_h100
+    whatif simulate --trace my_trace --network dgx_h100 --timeline h100.json.gz
     whatif simulate --trace my_trace --measured
     """  # noqa: D301 (an escape, which keeps the examples from being wrapped)
-    check_files(csv, parquet)
+    check_files(csv, parquet, timeline)
     from ..reports.machine import simulation_frame, to_json
     from ..reports.simulation import simulation_report
     from ..simulations import simulate as run
@@ -77,6 +80,7 @@ def simulate(
             steps=split(step) if step else None,
             assume_missing=assume_missing,
             limit_pct=limit_pct,
+            timeline=timeline,
             processes=processes,
             progress=progress,
         )

@@ -19,6 +19,7 @@ from .options import (
     RankMapOption,
     StepOption,
     StrictOption,
+    TimelineOption,
     TraceOption,
     model_name,
     numbers,
@@ -58,18 +59,21 @@ def sweep(
     as_json: JsonOption = False,
     csv: CsvOption = None,
     parquet: ParquetOption = None,
+    timeline: TimelineOption = None,
 ) -> None:
     """Make named resources of a job better, one at a time, and show what the step becomes.
 
     A factor of 2 means twice the bandwidth, half the latency, domains of twice as many ranks,
     compute or host work in half the time. A resource that the job does not have is an error.
+    --timeline shows the baseline and every variant side by side.
 
     \b
     whatif sweep --trace my_trace --resource scaleup_bw
     whatif sweep --trace my_trace --resource scaleup_bw,host --factor 0.5,2,4
     whatif sweep --trace my_trace --resource compute --json --strict
+    whatif sweep --trace my_trace --resource scaleup_bw --timeline bw.json.gz
     """  # noqa: D301 (an escape, which keeps the examples from being wrapped)
-    check_files(csv, parquet)
+    check_files(csv, parquet, timeline)
     factors = numbers(factor, "--factor")
     from ..reports.machine import sweep_frame, to_json
     from ..reports.sweep import sweep_report
@@ -87,6 +91,7 @@ def sweep(
             steps=split(step) if step else None,
             assume_missing=assume_missing,
             limit_pct=limit_pct,
+            timeline=timeline,
             processes=processes,
             progress=progress,
         )
