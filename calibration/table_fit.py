@@ -16,10 +16,12 @@ exchange roles), so it is solved from several starts, always the same ones.
 Libraries move small messages with other protocols than large ones, and no single latency fits
 both ends of a table. The names, the order and the bounds of the protocols are those of NCCL [1]_:
 LL sends a flag with every word, so it carries at most half of the wire; LL128 120 bytes of 128;
-Simple all. Where it pays, a collective gets protocols of its own: a library may implement it
-another way (all-to-all and send/recv are point-to-point messages with few channels each). It
-pays where the Bayesian information criterion says so with what is called very strong evidence
-[2]_. In the same way is decided whether all-reduces may use a tree.
+Simple all. Each adds something of its own to the base of the tier.
+
+Where it pays, a collective gets protocols of its own: a library may implement it another way
+(all-to-all and send/recv are point-to-point messages with few channels each). It pays where the
+Bayesian information criterion says so with what is called very strong evidence [2]_. In the same
+way is decided whether all-reduces may use a tree.
 
 A rank also handles the part of the data that it keeps: in all-to-all it copies it, and a ring
 that passes n parts on has a step in which nothing comes in and one in which nothing goes out, of
@@ -40,7 +42,8 @@ takes longer than at its nominal bandwidth.
 References
 ----------
 .. [1] NVIDIA/nccl 5067397c, src/graph/tuning.cc: latencies per message of rings are 0.6, 1.9 and
-   3.4 us on NVLink and 2.7, 4 and 14 us between nodes; bandwidths are 0.5, 0.92 and 1 of a link.
+   3.4 us on NVLink and 2.7, 4 and 14 us between nodes; bandwidths are 0.5, 0.92 and 1 of a link;
+   bases are 6.6, 14 and 8.4 us.
 .. [2] R. E. Kass, A. E. Raftery, "Bayes factors", J. American Statistical Association 90(430),
    1995: a difference of the criterion above 10.
 """
@@ -104,24 +107,27 @@ BANDS = (
     (math.inf, "64 MiB and above"),
 )
 
-# Starts of a fit, and of the shorter ones that only ask whether more values are worth it.
-_STARTS, _TRIAL_STARTS = 12, 4
+# Starts of a fit, and how often it is tried to leave the best end of them; a trial, which only
+# asks whether more values are worth it, begins where the fit without them ended.
+_STARTS, _HOPS, _TRIAL_HOPS = 12, 20, 6
+_COARSE, _FINE = 1e-4, 1e-8
 _LEAST_EFFICIENCY = 1e-3
 _LEAST_LATENCY_NS = 10.0  # light in a few metres of cable
 
 
 class _Form(NamedTuple):
-    """What is known of a protocol beforehand."""
+    """What is known of a protocol beforehand, relative to the tier."""
 
     name: str
-    latency: float  # of that of the tier
+    latency: float
     efficiency: float
-    most: float
+    most: float  # efficiency
 
 
 _LL = _Form("LL", 1.0, 0.5, 0.5)
 _LL128 = _Form("LL128", 2.0, 0.92, 120 / 128)
 _SIMPLE = _Form("Simple", 5.0, 1.0, 1.0)
+_MORE_BASE_NS = 3000.0
 _COMMON = (_LL, _LL128, _SIMPLE)
 _OWN = (_LL, _SIMPLE)
 
@@ -273,14 +279,16 @@ def fit_tables(rows: Sequence[TableRow], preset: Network, *, hosts_per_domain: i
             for algorithms in (LIBRARY_ALGORITHMS, tree)
         ]
     problems = [_Problem(PricedRows(rows, n, hosts_per_domain), n, ()) for n in networks]
-    best = _best([problem.solve(_STARTS) for problem in problems])
+    best = _best([problem.solve() for problem in problems])
     while True:
         rest = sorted({row.collective for row in rows} - set(best.problem.own))
-        trials = [best.problem.with_own(coll).solve(_TRIAL_STARTS, best) for coll in rest]
+        if len(rest) == 1:
+            return _result(best, preset, hosts_per_domain)
+        trials = [best.problem.with_own(coll).solve(best, trial=True) for coll in rest]
         better = _best([best, *trials])
         if better is best:
             return _result(best, preset, hosts_per_domain)
-        best = better.problem.solve(_STARTS, better)
+        best = better.problem.solve(better)
 
 
 def _best(solutions: Sequence[_Solution]) -> _Solution:
@@ -301,7 +309,15 @@ def _families(rows: Sequence[TableRow], own: Sequence[Collective]) -> NDArray[np
     return np.array([number.get(row.collective, 0) for row in rows], dtype=np.int64)
 
 
-_Kind = Literal["latency", "efficiency", "switch latency", "switch efficiency", "base", "own share"]
+_Kind = Literal[
+    "base",
+    "added base",
+    "latency",
+    "efficiency",
+    "switch latency",
+    "switch efficiency",
+    "own share",
+]
 
 
 class _Value(NamedTuple):
@@ -353,17 +369,6 @@ class _Problem:
         """Make the same problem with protocols of its own for one more collective."""
         return _Problem(self.priced, self.network, (*self.own, coll))
 
-    def protocol_name(self, family: int, protocol: int) -> str:
-        """Name a protocol: that of its form, with the collective that has it for its own."""
-        form = self.forms[family][protocol].name
-        return f"{self.own[family - 1].label} {form}" if family else form
-
-    def name(self, value: _Value) -> str:
-        """Name a value, for people."""
-        if value.kind in ("latency", "efficiency"):
-            return f"{value.kind} of {self.protocol_name(value.family, value.protocol)}"
-        return value.kind
-
     def _values(self) -> list[_Value]:
         values = []
         for index, tier in enumerate(self.network.tiers):
@@ -374,8 +379,11 @@ class _Problem:
             for family, forms in enumerate(self.forms):
                 if not self.priced.tiers[self.family == family, index].any():
                     continue
+                outermost = (self.priced.outermost[self.family == family] == index).any()
                 for protocol, form in enumerate(forms):
                     where = (index, family, protocol)
+                    if outermost and (family or protocol):
+                        values.append(_Value("added base", _MORE_BASE_NS, 1.5, 1.0, 1e9, *where))
                     slow, share = latency * form.latency, tier.efficiency * form.efficiency
                     values += [
                         _Value("latency", slow, 1.0, _LEAST_LATENCY_NS, slow * 1e6, *where),
@@ -384,9 +392,17 @@ class _Problem:
             if self.priced.may_reduce[:, index].any():
                 slow = tier.in_network_latency_ns or latency * _SIMPLE.latency
                 share = tier.in_network_efficiency or tier.efficiency
+                known = tier.in_network_latency_ns is not None
                 values += [
-                    _Value("switch latency", slow, 1.0, _LEAST_LATENCY_NS, slow * 1e6, index),
-                    _Value("switch efficiency", share, 0.5, _LEAST_EFFICIENCY, 1.0, index),
+                    _Value(
+                        "switch latency",
+                        slow,
+                        0.3 if known else 1.0,
+                        _LEAST_LATENCY_NS,
+                        slow * 1e6,
+                        index,
+                    ),
+                    _Value("switch efficiency", share, 0.15, _LEAST_EFFICIENCY, 1.0, index),
                 ]
         values.append(_Value("own share", 0.5, 0.5, 0.0, 1.0))
         return values
@@ -397,29 +413,33 @@ class _Problem:
         count, most = len(self.forms), len(_COMMON)
         gb_s = np.array([tier.effective_gb_s for tier in tiers], dtype=np.float64)
         slow = np.array([tier.latency_ns for tier in tiers], dtype=np.float64)
+        base = np.array([tier.base_ns for tier in tiers], dtype=np.float64)
         knobs = Knobs(
+            base_ns=np.tile(base, (count, most, 1)),
             latency_ns=np.tile(slow, (count, most, 1)),
             gb_s=np.tile(gb_s, (count, most, 1)),
             in_switch_ns=slow.copy(),
             in_switch_gb_s=gb_s.copy(),
-            base_ns=np.array([tier.base_ns for tier in tiers], dtype=np.float64),
             own_share=self.values[-1].at(float(x[-1])),
         )
+        # The base of a tier comes before what protocols add to it.
         for one, factor in zip(self.values[:-1], x[:-1].tolist(), strict=True):
             value, nominal = one.at(factor), tiers[one.tier].bandwidth_gb_s
             # A list with fewer protocols than the common one repeats its last.
             last = one.protocol == len(self.forms[one.family]) - 1
             at = slice(one.protocol, None if last else one.protocol + 1)
-            if one.kind == "latency":
+            if one.kind == "base":
+                knobs.base_ns[:, :, one.tier] = value
+            elif one.kind == "added base":
+                knobs.base_ns[one.family, at, one.tier] += value
+            elif one.kind == "latency":
                 knobs.latency_ns[one.family, at, one.tier] = value
             elif one.kind == "efficiency":
                 knobs.gb_s[one.family, at, one.tier] = nominal * value
             elif one.kind == "switch latency":
                 knobs.in_switch_ns[one.tier] = value
-            elif one.kind == "switch efficiency":
-                knobs.in_switch_gb_s[one.tier] = nominal * value
             else:
-                knobs.base_ns[one.tier] = value
+                knobs.in_switch_gb_s[one.tier] = nominal * value
         return knobs
 
     def price(self, x: Float) -> Prices:
@@ -436,28 +456,32 @@ class _Problem:
         """Derivatives of `errors`, shape (R, V)."""
         prices = self.price(x)
         slope = _robust(np.log(prices.time_ns / self.priced.measured_ns))[1] / ACCURACY
-        columns = []
-        for one in self.values:
+        columns: list[NDArray[np.floating]] = []
+        column: NDArray[np.floating]
+        for one, factor in zip(self.values, x.tolist(), strict=True):
+            here = (self.family == one.family) & (prices.protocol == one.protocol)
             if one.kind == "own share":
                 column = prices.per_share_ns
             elif one.kind == "base":
-                column = prices.base_ns[:, one.tier]
+                column = one.at(factor) * prices.has_base[:, one.tier]
+            elif one.kind == "added base":
+                column = one.at(factor) * (here & prices.has_base[:, one.tier])
             elif one.kind == "switch latency":
                 column = prices.in_switch_latency_ns[:, one.tier]
             elif one.kind == "switch efficiency":
                 column = -prices.in_switch_bandwidth_ns[:, one.tier]
             else:
-                here = (self.family == one.family) & (prices.protocol == one.protocol)
                 paid = prices.latency_ns if one.kind == "latency" else -prices.bandwidth_ns
                 column = np.where(here, paid[:, one.tier], 0.0)
             columns.append(column)
         scaled: Float = np.column_stack(columns) * (slope / prices.time_ns)[:, np.newaxis]
         return scaled
 
-    def solve(self, starts: int, near: _Solution | None = None) -> _Solution:
-        """Find the values, from where a smaller problem ended and from other starts."""
+    def solve(self, near: _Solution | None = None, *, trial: bool = False) -> _Solution:
+        """Find the values, from where another problem ended and from other starts."""
         width = np.array([one.width for one in self.values])
         lower, upper = np.array([one.bounds() for one in self.values]).T
+        random = np.random.default_rng(0)
 
         def residuals(x: Float) -> Float:
             return np.concatenate([self.errors(x), x / width])
@@ -465,18 +489,31 @@ class _Problem:
         def jacobian(x: Float) -> Float:
             return np.concatenate([self.slopes(x), np.diag(1 / width)])
 
-        found = [
-            least_squares(
-                residuals, start, jac=jacobian, bounds=(lower, upper), ftol=1e-5, max_nfev=200
+        def end(start: Float, tolerance: float) -> tuple[float, Float]:
+            inside = np.clip(start, lower + 1e-6, upper - 1e-6)
+            found = least_squares(
+                residuals,
+                inside,
+                jac=jacobian,
+                bounds=(lower, upper),
+                ftol=tolerance,
+                max_nfev=200,
             )
-            for start in self._starts(starts, near, lower, upper)
-        ]
-        best = min(found, key=lambda one: float(one.cost))
-        return _Solution(self, np.asarray(best.x))
+            return float(found.cost), np.asarray(found.x, dtype=np.float64)
 
-    def _starts(
-        self, count: int, near: _Solution | None, lower: Float, upper: Float
-    ) -> list[Float]:
+        starts = [self._origin(near)]
+        if not trial:
+            starts += [random.normal(0, 0.6, len(width)) for _ in range(_STARTS - 1)]
+        cost, x = min((end(start, _COARSE) for start in starts), key=lambda one: one[0])
+        for _ in range(_TRIAL_HOPS if trial else _HOPS):
+            moved = np.where(random.random(len(x)) < 0.4, random.normal(0, 0.7 * width), 0.0)
+            other_cost, other_x = end(x + moved, _COARSE)
+            if other_cost < cost:
+                cost, x = other_cost, other_x
+        return _Solution(self, end(x, _FINE)[1])
+
+    def _origin(self, near: _Solution | None) -> Float:
+        """Where a smaller problem ended, or the priors."""
         origin = np.zeros(len(self.values))
         if near is not None:
             known = dict(zip(map(near.problem.key, near.problem.values), near.x, strict=True))
@@ -485,11 +522,7 @@ class _Problem:
                 # Protocols that a collective gets for its own begin as the common ones.
                 common = known.get((kind, tier, 0, form), 0.0)
                 origin[index] = known.get((kind, tier, family, form), common)
-        random = np.random.default_rng(0)
-        moves = [random.normal(0, 0.6, len(origin)) for _ in range(count - 1)]
-        margin = 1e-6
-        starts = [origin, *(origin + move for move in moves)]
-        return [np.clip(start, lower + margin, upper - margin) for start in starts]
+        return origin
 
     def key(self, value: _Value) -> tuple[str, int, int, str]:
         """Tell values apart in a way that larger problems share."""
@@ -530,8 +563,9 @@ def _result(solution: _Solution, preset: Network, hosts_per_domain: int) -> Tabl
     """Put the values into the tiers, and say what they rest on."""
     problem = solution.problem
     knobs = problem.knobs(solution.x)
-    tiers = [_tier(problem, knobs, index) for index in range(len(preset.tiers))]
-    notes = _notes(solution, knobs)
+    names = _names(problem, knobs)
+    tiers = [_tier(problem, knobs, names, index) for index in range(len(preset.tiers))]
+    notes = _notes(solution, knobs, names)
     network = msgspec.structs.replace(
         problem.network,
         tiers=tiers,
@@ -551,71 +585,91 @@ def _result(solution: _Solution, preset: Network, hosts_per_domain: int) -> Tabl
     )
 
 
-def _tier(problem: _Problem, knobs: Knobs, index: int) -> Tier:
+def _names(problem: _Problem, knobs: Knobs) -> list[list[str]]:
+    """Names of the protocols of every list: the slowest is LL, whichever it was to begin with."""
+    names = []
+    for family, forms in enumerate(problem.forms):
+        innermost = next(
+            one.tier for one in problem.values if one.family == family and one.kind == "latency"
+        )
+        order = np.argsort(knobs.gb_s[family, : len(forms), innermost], kind="stable")
+        prefix = f"{problem.own[family - 1].label} " if family else ""
+        named = [""] * len(forms)
+        for form, protocol in zip(forms, order.tolist(), strict=True):
+            named[protocol] = prefix + form.name
+        names.append(named)
+    return names
+
+
+def _tier(problem: _Problem, knobs: Knobs, names: Sequence[Sequence[str]], index: int) -> Tier:
     """Put the fitted values into a tier; one that no row uses stays as it is."""
     tier = problem.network.tiers[index]
-    fitted = [one for one in problem.values if one.tier == index and one.kind != "own share"]
-    if not fitted:
+    places = [
+        (one.family, one.protocol)
+        for one in problem.values
+        if one.tier == index and one.kind == "latency"
+    ]
+    if not places:
         return tier
-    places = [(one.family, one.protocol) for one in fitted if one.kind == "latency"]
     top = max(float(knobs.gb_s[*place, index]) for place in places)
-    latency = float(knobs.latency_ns[*places[0], index])
+    places.sort(key=lambda place: (place[0], float(knobs.gb_s[*place, index])))
+    base, latency = (float(of[*places[0], index]) for of in (knobs.base_ns, knobs.latency_ns))
     protocols = [
         Protocol(
-            name=problem.protocol_name(family, protocol),
+            name=names[family][protocol],
             latency=float(knobs.latency_ns[family, protocol, index]) / latency,
             efficiency=float(knobs.gb_s[family, protocol, index]) / top,
+            base_ns=float(knobs.base_ns[family, protocol, index]) - base,
             collectives=[problem.own[family - 1].label] if family else [],
         )
         for family, protocol in places
     ]
     changes: dict[str, object] = {
-        "efficiency": min(top / tier.bandwidth_gb_s, 1.0),
+        "base_ns": base,
         "latency_ns": latency,
-        "base_ns": float(knobs.base_ns[index]),
+        "efficiency": min(top / tier.bandwidth_gb_s, 1.0),
         "protocols": protocols,
     }
-    if any(one.kind == "switch latency" for one in fitted):
-        changes["in_network_latency_ns"] = float(knobs.in_switch_ns[index])
+    if problem.priced.may_reduce[:, index].any():
         share = float(knobs.in_switch_gb_s[index]) / tier.bandwidth_gb_s
         changes["in_network_efficiency"] = min(share, 1.0)
+        changes["in_network_latency_ns"] = float(knobs.in_switch_ns[index])
     source = f"{', '.join(changes)}: fitted to measured collectives; {tier.source}"
     return msgspec.structs.replace(tier, **changes, source=source.removesuffix("; "))
 
 
-def _notes(solution: _Solution, knobs: Knobs) -> list[str]:
+def _notes(solution: _Solution, knobs: Knobs, names: Sequence[Sequence[str]]) -> list[str]:
     """Say in plain sentences what the values rest on."""
     problem = solution.problem
     rows = problem.priced.rows
-    names = problem.network.tier_names
-    ranks = sorted({row.ranks for row in rows})
     sizes = [row.benchmark_bytes for row in rows]
+    share = solution.from_rows()
+    doubt = "" if share[-1] >= DETERMINED else ", which the measured times hardly determine"
+    machines = ", ".join(sorted({row.machine for row in rows}))
+    ranks = ", ".join(map(str, sorted({row.ranks for row in rows})))
+    span = f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}"
     notes = [
-        (
-            f"speeds are fitted to {len(rows)} measured collectives of "
-            f"{', '.join(sorted({row.machine for row in rows}))} over "
-            f"{', '.join(map(str, ranks))} ranks, of {format_bytes(min(sizes))} to "
-            f"{format_bytes(max(sizes))}"
-        )
+        f"speeds are fitted to {len(rows)} collectives of {span} on {machines} over {ranks} ranks",
+        f"a part that a rank keeps costs {knobs.own_share:.2f} of sending it (own_share){doubt}",
     ]
     if problem.own:
         labels = ", ".join(coll.label for coll in problem.own)
         notes.append(f"protocols of their own, because the measured times ask for it: {labels}")
-    notes.append(f"a part that a rank keeps costs {knobs.own_share:.2f} of sending it (own_share)")
-    share = solution.from_rows()
-    for index, name in enumerate(names):
-        here = [
-            (one, known)
-            for one, known in zip(problem.values, share, strict=True)
-            if one.tier == index and one.kind != "own share"
-        ]
+    for index, name in enumerate(problem.network.tier_names):
+        here = [pair for pair in zip(problem.values, share, strict=True) if pair[0].tier == index]
+        here = [(one, known) for one, known in here if one.kind != "own share"]
+        unknown = [_describe(one, names) for one, known in here if known < DETERMINED]
         if not here:
             notes.append(f"{name}: no measured collective uses it; all of it as in the preset")
-            continue
-        open_ = [problem.name(one) for one, known in here if known < DETERMINED]
-        if open_:
+        elif unknown:
             notes.append(
-                f"{name}: the measured times do not determine {', '.join(open_)}; near the "
-                "preset, and the ratios of NCCL's protocols"
+                f"{name}: the measured times do not determine {', '.join(unknown)}; near the "
+                "preset, with the ratios of the protocols of NCCL"
             )
     return notes
+
+
+def _describe(value: _Value, names: Sequence[Sequence[str]]) -> str:
+    if value.kind in ("added base", "latency", "efficiency"):
+        return f"{value.kind} of {names[value.family][value.protocol]}"
+    return value.kind

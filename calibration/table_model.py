@@ -48,22 +48,20 @@ class Knobs(NamedTuple):
 
     Attributes
     ----------
-    latency_ns, gb_s : float64, shape (F, P, T)
-        Latency per message and effective bandwidth of every protocol; a list that has fewer
-        protocols repeats one.
+    base_ns, latency_ns, gb_s : float64, shape (F, P, T)
+        Base, latency per message and effective bandwidth of every protocol; a list that has fewer
+        protocols repeats its last.
     in_switch_ns, in_switch_gb_s : float64, shape (T,)
-        The same where a switch reduces.
-    base_ns : float64, shape (T,)
-        As in `Tier`.
+        Latency and effective bandwidth where a switch reduces.
     own_share : float
         As in `Network`.
     """
 
+    base_ns: Float
     latency_ns: Float
     gb_s: Float
     in_switch_ns: Float
     in_switch_gb_s: Float
-    base_ns: Float
     own_share: float
 
 
@@ -76,12 +74,12 @@ class Prices:
     time_ns : float64, shape (R,)
         Transfer time with the cheapest algorithm and protocol.
     protocol : int64, shape (R,)
-        The protocol that is cheapest, -1 where all is done in switches.
+        The protocol that is cheapest.
     latency_ns, bandwidth_ns : float64, shape (R, T)
         What of the time is the latency, and the wire, of each tier; apart from
         `in_switch_latency_ns` and `in_switch_bandwidth_ns`.
-    base_ns : float64, shape (R, T)
-        The base, at the tier that it is of.
+    has_base : bool, shape (R, T)
+        Whose tier's base is in the time.
     per_share_ns : float64, shape (R,)
         How much the time grows with `own_share`.
     """
@@ -92,7 +90,7 @@ class Prices:
     bandwidth_ns: Float
     in_switch_latency_ns: Float
     in_switch_bandwidth_ns: Float
-    base_ns: Float
+    has_base: NDArray[np.bool_]
     per_share_ns: Float
 
 
@@ -153,9 +151,8 @@ class PricedRows:
         self._plans = stack(costings, count).take(np.array(index, dtype=np.int64))
         self._size = np.array([row.size_bytes for row in rows], dtype=np.float64)[self._owner]
         self._in_switch: NDArray[np.bool_] = self._plans.in_network.max(axis=1) > 0
-        self._used: NDArray[np.bool_] = self._plans.messages.max(axis=1) > 0
         self.tiers = np.zeros((len(rows), count), dtype=np.bool_)
-        np.logical_or.at(self.tiers, self._owner, self._used)
+        np.logical_or.at(self.tiers, self._owner, self._plans.messages.max(axis=1) > 0)
         self.outermost = count - 1 - np.argmax(self.tiers[:, ::-1], axis=1)
         self.may_reduce = np.zeros((len(rows), count), dtype=np.bool_)
         np.logical_or.at(self.may_reduce, self._owner, self._in_switch)
@@ -178,12 +175,12 @@ class PricedRows:
         entries = len(self._owner)
         time = np.full((entries, protocols), np.inf)
         latency, bandwidth = np.zeros((2, entries, protocols, count))
-        base, kept = np.zeros((entries, protocols)), np.zeros((entries, protocols))
+        kept = np.zeros((entries, protocols))
         for f in range(lists):
             here = np.flatnonzero(of_entry == f)
             mine = self._plans.take(here)
             for p in range(protocols):
-                if p and (knobs.gb_s[f, p] == knobs.gb_s[f, p - 1]).all():
+                if p and all((one[f, p] == one[f, p - 1]).all() for one in knobs[:3]):
                     continue  # one that repeats the last is no cheaper
                 costs, phases = costs_of(mine, self._size[here], self._speeds(knobs, f, p))
                 time[here, p] = (
@@ -193,7 +190,6 @@ class PricedRows:
                     + costs.bandwidth_ns.sum(axis=1)
                 )
                 latency[here, p], bandwidth[here, p] = costs.latency_ns, costs.bandwidth_ns
-                base[here, p] = costs.base_ns
                 part = mine.kept.max(axis=2)
                 kept[here, p] = (phases.work_ns * part / (1 + knobs.own_share * part)).sum(axis=1)
         best = np.argmin(time, axis=1)
@@ -205,16 +201,14 @@ class PricedRows:
         p = best[chosen]
         reduced = self._in_switch[chosen]
         paid_latency, paid_bandwidth = latency[chosen, p], bandwidth[chosen, p]
-        paid_base = np.zeros((len(self), count))
-        paid_base[np.arange(len(self)), self.outermost] = base[chosen, p]
         return Prices(
             time_ns=cheapest[chosen],
-            protocol=np.where((reduced | ~self._used[chosen]).all(axis=1), -1, p),
+            protocol=p,
             latency_ns=np.where(reduced, 0.0, paid_latency),
             bandwidth_ns=np.where(reduced, 0.0, paid_bandwidth),
             in_switch_latency_ns=np.where(reduced, paid_latency, 0.0),
             in_switch_bandwidth_ns=np.where(reduced, paid_bandwidth, 0.0),
-            base_ns=paid_base,
+            has_base=np.arange(count) == self.outermost[:, np.newaxis],
             per_share_ns=kept[chosen, p],
         )
 
@@ -247,7 +241,7 @@ class PricedRows:
             np.stack([knobs.gb_s[family, protocol], knobs.in_switch_gb_s]),
             np.stack([knobs.latency_ns[family, protocol], knobs.in_switch_ns]),
             self.endpoint_ns_per_byte,
-            knobs.base_ns,
+            knobs.base_ns[family, protocol],
             self.chunks,
             knobs.own_share,
         )
