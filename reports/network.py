@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from ..sweeps.results import Architecture, JobResult, SimulateResult
 
-_TIERS = ("scale-up", "scale-out")
+_SPOKEN = {"scaleup": "scale-up", "scaleout": "scale-out"}
 
 
 def network_report(result: JobResult | SimulateResult | Architecture) -> list[RenderableType]:
@@ -23,9 +23,9 @@ def network_report(result: JobResult | SimulateResult | Architecture) -> list[Re
         names=["tier", "topology"],
         numbers=["size", "GB/s", "efficiency", "latency", "base", "endpoint ns/byte"],
     )
-    for name, tier in zip(_TIERS, network.tiers, strict=False):
+    for name, tier in zip(network.tier_names, network.tiers, strict=True):
         table.row(
-            name,
+            _SPOKEN[name],
             tier.topology,
             str(tier.size),
             f"{tier.bandwidth_gb_s:.4g}",

@@ -21,7 +21,7 @@ from ..simulator.network import TIER_NAMES
 from ..simulator.pricing import message_tiers, used_tiers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from .job import Job
 
 
-# What people call the tiers, from the inside out.
-_TIERS = ("scale-up", "scale-out")
+# What people call the scopes, from the inside out.
+_SPOKEN = dict(zip(TIER_NAMES, ("scale-up", "scale-out"), strict=True))
 
 
 class ResourceError(WhatIfError):
@@ -81,46 +81,61 @@ class Resource(Protocol):
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Nominal bandwidth of a tier; what a byte costs at the ends of the wire stays."""
+    """Nominal bandwidth of all tiers of a scope; what a byte costs at its ends stays."""
 
-    tier: int
+    scope: str
 
     @property
     def name(self) -> str:
         """`scaleup_bw` or `scaleout_bw`."""
-        return f"{TIER_NAMES[self.tier]}_bw"
+        return f"{self.scope}_bw"
 
     def vary(self, job: Job, factor: float) -> Variant:
-        """Multiply the bandwidth of the tier."""
-        tier = _tier(self.name, job, self.tier)
-        if self.tier not in used_tiers(job.prices):
-            raise ResourceError(_unused(self.name, job, self.tier, "byte"))
-        return _with_tier(
-            job, self.tier, replace(tier, bandwidth_gb_s=tier.bandwidth_gb_s * factor)
+        """Multiply the bandwidth of the tiers."""
+        column = _column(self.name, job, self.scope)
+        if column not in used_tiers(job.prices):
+            raise ResourceError(_unused(self.name, job, self.scope, "byte"))
+        return _with_tiers(
+            job,
+            self.scope,
+            lambda tier: replace(tier, bandwidth_gb_s=tier.bandwidth_gb_s * factor),
         )
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Latency per message of a tier."""
+    """Latency per message of all tiers of a scope, that of in-switch reduction included."""
 
-    tier: int
+    scope: str
 
     @property
     def name(self) -> str:
         """`scaleup_latency` or `scaleout_latency`."""
-        return f"{TIER_NAMES[self.tier]}_latency"
+        return f"{self.scope}_latency"
 
     def vary(self, job: Job, factor: float) -> Variant:
-        """Divide the latency of the tier."""
-        tier = _tier(self.name, job, self.tier)
-        if self.tier not in message_tiers(job.prices):
-            raise ResourceError(_unused(self.name, job, self.tier, "message"))
-        if tier.latency_ns == 0:
+        """Divide the latency of the tiers."""
+        column = _column(self.name, job, self.scope)
+        if column not in message_tiers(job.prices):
+            raise ResourceError(_unused(self.name, job, self.scope, "message"))
+        if not any(
+            tier.latency_ns or tier.in_network_latency_ns
+            for tier, name in zip(job.network.tiers, job.network.tier_names, strict=True)
+            if name == self.scope
+        ):
             raise ResourceError(
-                f"{self.name}: network {job.network.name!r} gives {_TIERS[self.tier]} no latency"
+                f"{self.name}: network {job.network.name!r} gives {_SPOKEN[self.scope]} no latency"
             )
-        return _with_tier(job, self.tier, replace(tier, latency_ns=tier.latency_ns / factor))
+
+        def faster(tier: Tier) -> Tier:
+            reducing = tier.in_network_latency_ns
+            return replace(
+                tier,
+                latency_ns=tier.latency_ns / factor,
+                in_network_latency_ns=None if reducing is None else reducing / factor,
+            )
+
+        return _with_tiers(job, self.scope, faster)
 
 
 @dataclass(frozen=True)
@@ -133,6 +148,11 @@ class DomainSize:
         """Multiply the size of the domains and fill them with the ranks of the old ones."""
         old, network = job.placement, job.network
         _check_several(self.name, job)
+        if len(network.tiers) > len(network.scopes):
+            raise ResourceError(
+                f"{self.name}: the domains of network {network.name!r} are made of several tiers; "
+                "name the network of the shape you want"
+            )
         if old.num_domains == 1 and factor >= 1:
             raise ResourceError(
                 f"{self.name}: one scale-up domain already holds all {len(old.domain)} ranks"
@@ -192,11 +212,9 @@ class Duration:
 DURATIONS = (Duration("compute", Flavour.COMPUTE), Duration("host", Flavour.HOST))
 
 _ALL: tuple[Resource, ...] = (
-    Bandwidth(0),
-    Bandwidth(1),
+    *(Bandwidth(scope) for scope in TIER_NAMES),
     DomainSize(),
-    Latency(0),
-    Latency(1),
+    *(Latency(scope) for scope in TIER_NAMES),
     *DURATIONS,
 )
 
@@ -227,29 +245,34 @@ def _check_several(resource: str, job: Job) -> None:
         raise ResourceError(f"{resource}: the job has a single rank")
 
 
-def _tier(resource: str, job: Job, index: int) -> Tier:
+def _column(resource: str, job: Job, scope: str) -> int:
+    """Column of a scope in the prices."""
     _check_several(resource, job)
-    if index >= len(job.network.tiers):
-        raise ResourceError(f"{resource}: network {job.network.name!r} has no {_TIERS[index]} tier")
-    return job.network.tiers[index]
+    if scope not in job.network.scopes:
+        raise ResourceError(
+            f"{resource}: network {job.network.name!r} has no {_SPOKEN[scope]} tier"
+        )
+    return job.network.scopes.index(scope)
 
 
-def _unused(resource: str, job: Job, index: int, what: str) -> str:
-    """Why no operation of the job uses a tier."""
-    tier, placement = _TIERS[index], job.placement
-    text = f"{resource}: the job sends no {what} over {tier}"
-    if index == 1 and placement.num_domains == 1:
+def _unused(resource: str, job: Job, scope: str, what: str) -> str:
+    """Why no operation of the job uses the tiers of a scope."""
+    placement = job.placement
+    text = f"{resource}: the job sends no {what} over {_SPOKEN[scope]}"
+    if scope == "scaleout" and placement.num_domains == 1:
         return f"{text}: all {len(placement.domain)} ranks are in one scale-up domain"
-    if index == 0 and placement.num_domains == len(placement.domain):
+    if scope == "scaleup" and placement.num_domains == len(placement.domain):
         return f"{text}: every rank is alone in its scale-up domain"
     if job.prices.measured.any():
         return f"{text} whose size the trace says"
     return text
 
 
-def _with_tier(job: Job, index: int, tier: Tier) -> Variant:
-    tiers = list(job.network.tiers)
-    tiers[index] = tier
+def _with_tiers(job: Job, scope: str, change: Callable[[Tier], Tier]) -> Variant:
+    tiers = [
+        change(tier) if name == scope else tier
+        for tier, name in zip(job.network.tiers, job.network.tier_names, strict=True)
+    ]
     return Variant(replace(job.network, tiers=tiers), job.placement)
 
 

@@ -13,7 +13,7 @@ from whatif.graph.build import GraphBuilder
 from whatif.graph.columns import Collective, ExecutionGraph, Flavour, LaneKind
 from whatif.simulator.network import Network, Tier, save_network
 from whatif.sweeps.job import Job, prepare
-from whatif.sweeps.resources import RESOURCES, ResourceError
+from whatif.sweeps.resources import RESOURCES, ResourceError, find_resources
 from whatif.sweeps.run import sweep
 from whatif.sweeps.single import replay_measured, simulate_once
 from whatif.utility.standard import utility
@@ -398,3 +398,27 @@ def test_megatron_on_one_node(shared_data: Path, tmp_path: Path) -> None:
         whatif.sweep(graph, ["scaleout_bw"])
     whatif.gen_gpu_chakra_et(graph, tmp_path / "et")
     assert whatif.sweep(tmp_path / "et", wanted, [2, 4]) == result
+
+
+def test_a_scope_of_several_tiers_gets_better_as_a_whole() -> None:
+    """On a torus scale-up is all its rings: twice the bandwidth halves the bandwidth part."""
+    torus = Network(
+        name="torus",
+        tiers=[Tier(topology="ring", size=2, bandwidth_gb_s=10) for _ in range(2)],
+    )
+    build = GraphBuilder(world_size=4)
+    lanes = []
+    for rank in range(4):
+        build.rank(rank)
+        lanes.append(build.lane(rank, LaneKind.STREAM, 7))
+    group = build.group("0", range(4))
+    markers = {}
+    for rank, lane in enumerate(lanes):
+        node = build.collective(
+            lane, Collective.ALL_REDUCE, group, 1 << 24, dur_ns=1000, transfer_ns=1000
+        )
+        markers[rank] = build.node(lane, Flavour.GAP, 0, start_ns=1000, after=[node])
+    build.step("step", markers, completion_ns=1000)
+    job = prepare(build.build(), network=torus)
+    result = sweep(job, find_resources(["scaleup_bw"]), [2.0])
+    assert result.results[0].step_ns == pytest.approx(result.baseline_step_ns / 2, rel=1e-4)
