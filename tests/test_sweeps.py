@@ -13,7 +13,7 @@ from whatif.graph.build import GraphBuilder
 from whatif.graph.columns import Collective, ExecutionGraph, Flavour, LaneKind
 from whatif.simulator.network import Network, Tier, save_network
 from whatif.sweeps.job import Job, prepare
-from whatif.sweeps.resources import RESOURCES, ResourceError, find_resources
+from whatif.sweeps.resources import RESOURCES, ResourceError
 from whatif.sweeps.run import sweep
 from whatif.sweeps.single import replay_measured, simulate_once
 from whatif.utility.standard import utility
@@ -420,5 +420,5 @@ def test_a_scope_of_several_tiers_gets_better_as_a_whole() -> None:
         markers[rank] = build.node(lane, Flavour.GAP, 0, start_ns=1000, after=[node])
     build.step("step", markers, completion_ns=1000)
     job = prepare(build.build(), network=torus)
-    result = sweep(job, find_resources(["scaleup_bw"]), [2.0])
+    result = sweep(job, ["scaleup_bw"], [2.0])
     assert result.results[0].step_ns == pytest.approx(result.baseline_step_ns / 2, rel=1e-4)
