@@ -206,11 +206,11 @@ _PORT = np.dtype(
         ("capacity", np.float64),
         ("wanted", np.float64),  # load of all that are at work on it, at full rate
         ("room", np.float64),  # what settled transfers leave of it
-        ("weight", np.float64),  # its load at a level of 1 by those not settled
-        ("unsettled", np.int64),  # how many these are
+        ("level", np.float64),  # at which those not settled fill it
         ("first", np.int64),  # the slot that came last, or -1
         ("rating", np.int64),
         ("changed", np.bool_),  # whether its users must be rated anew
+        ("stale", np.bool_),  # whether its level must be found anew
     ],
     align=True,
 )
@@ -426,24 +426,21 @@ def _arrive(
     """Count a member that has come to its operation, and release whom it completes."""
     need = prog.need[node]
     instance = prog.instance[node]
-    if need == NEED_ITSELF:
+    root = prog.root[instance] if instance >= 0 else -1
+    if need == NEED_ITSELF or (need == NEED_ROOT and not np.isnan(result.start[root])):
         _release(result, heap, flows, fluid, transfer, node, node, now)
     if instance < 0:
         return
     state.arrived[instance] += 1
     first, last = prog.member_ptr[instance], prog.member_ptr[instance + 1]
-    root = prog.root[instance]
-    if need == NEED_ROOT and not np.isnan(result.start[root]):
-        _release(result, heap, flows, fluid, transfer, node, node, now)
-    if node == root:
+    complete = state.arrived[instance] == last - first
+    if node == root or complete:
         for i in range(first, last):
             other = prog.member[i]
-            if prog.need[other] == NEED_ROOT and not np.isnan(result.start[other]):
-                _release(result, heap, flows, fluid, transfer, other, node, now)
-    if state.arrived[instance] == last - first:
-        for i in range(first, last):
-            other = prog.member[i]
-            if prog.need[other] == NEED_ALL:
+            kind = prog.need[other]
+            if (kind == NEED_ALL and complete) or (
+                kind == NEED_ROOT and node == root and not np.isnan(result.start[other])
+            ):
                 _release(result, heap, flows, fluid, transfer, other, node, now)
 
 
@@ -537,38 +534,35 @@ def _go_on(flows: Flows, fluid: _Fluid, result: Replay, flow: int, now: float) -
     used = flows.port_set[phase]
     first, last = flows.set_ptr[used], flows.set_ptr[used + 1]
     state.uses, state.width = first, last - first
-    state.peak = flows.load[first:last].max()
-    state.working = True
-    for i in range(state.width):
-        fluid.slot[state.slot + i].load = flows.load[first + i]
-    _take_ports(fluid, flow)
     # As if it were alone; if it is not, it is rated before time goes on.
-    state.rate = 1.0
+    state.rate, state.working = 1.0, True
+    _take_ports(flows, fluid, flow)
     _plan(fluid, flow, max(now, state.anchor + flows.done_at[phase]))
     return False
 
 
 @compiled
-def _take_ports(fluid: _Fluid, flow: int) -> None:
-    for i in range(fluid.flow[flow].width):
-        slot = fluid.flow[flow].slot + i
-        port = fluid.port[fluid.uses[fluid.flow[flow].uses + i]]
-        newest = port.first
-        fluid.slot[slot].next = newest
-        fluid.slot[slot].before = -1
-        if newest >= 0:
-            fluid.slot[newest].before = slot
-        port.first = slot
-        port.wanted += fluid.slot[slot].load
-        _note_change(fluid, fluid.uses[fluid.flow[flow].uses + i])
+def _take_ports(flows: Flows, fluid: _Fluid, flow: int) -> None:
+    state = fluid.flow[flow]
+    state.peak = 0.0
+    for i in range(state.width):
+        index, load = state.slot + i, flows.load[state.uses + i]
+        state.peak = max(state.peak, load)
+        slot, port = fluid.slot[index], fluid.port[fluid.uses[state.uses + i]]
+        slot.load, slot.next, slot.before = load, port.first, -1
+        if port.first >= 0:
+            fluid.slot[port.first].before = index
+        port.first = index
+        port.wanted += load
+        _note_change(fluid, fluid.uses[state.uses + i])
 
 
 @compiled
 def _leave_ports(fluid: _Fluid, flow: int) -> None:
-    for i in range(fluid.flow[flow].width):
-        slot = fluid.slot[fluid.flow[flow].slot + i]
-        port = fluid.port[fluid.uses[fluid.flow[flow].uses + i]]
-        _note_change(fluid, fluid.uses[fluid.flow[flow].uses + i])
+    state = fluid.flow[flow]
+    for i in range(state.width):
+        slot, port = fluid.slot[state.slot + i], fluid.port[fluid.uses[state.uses + i]]
+        _note_change(fluid, fluid.uses[state.uses + i])
         if slot.next >= 0:
             fluid.slot[slot.next].before = slot.before
         if slot.before >= 0:
@@ -636,12 +630,10 @@ def _join(fluid: _Fluid, flow: int, rating: int) -> tuple[int, int]:
             port.rating = rating
             fluid.full[ports] = index
             ports += 1
-            port.room, port.weight, port.unsettled = port.capacity, 0.0, 0
+            port.room, port.stale = port.capacity, True
             slot = port.first
             while slot >= 0:
                 other = fluid.slot[slot].flow
-                port.weight += fluid.slot[slot].load / fluid.flow[other].peak
-                port.unsettled += 1
                 if fluid.flow[other].rating != rating:
                     fluid.flow[other].rating = rating
                     fluid.joined[transfers] = other
@@ -662,12 +654,13 @@ def _settle(fluid: _Fluid, transfers: int, ports: int, rating: int) -> None:
                 level = min(level, state.peak)
         for i in range(ports):
             port = fluid.port[fluid.full[i]]
-            if port.unsettled > 0:
-                level = min(level, port.room / port.weight)
+            if port.stale:
+                _find_level(fluid, fluid.full[i])
+            level = min(level, port.level)
         reached = level * (1 + _SAME)
         for i in range(ports):
             port = fluid.port[fluid.full[i]]
-            if port.unsettled > 0 and port.room <= reached * port.weight:
+            if port.level <= reached:
                 slot = port.first
                 while slot >= 0:
                     flow = fluid.slot[slot].flow
@@ -683,16 +676,31 @@ def _settle(fluid: _Fluid, transfers: int, ports: int, rating: int) -> None:
 
 
 @compiled
+def _find_level(fluid: _Fluid, index: int) -> None:
+    """Find the level at which the transfers that are not settled fill a port."""
+    port = fluid.port[index]
+    port.stale = False
+    # Added up anew: of a sum from which larger numbers were taken nothing may be left.
+    weight = 0.0
+    slot = port.first
+    while slot >= 0:
+        state = fluid.flow[fluid.slot[slot].flow]
+        if state.share == 0.0:
+            weight += fluid.slot[slot].load / state.peak
+        slot = fluid.slot[slot].next
+    port.level = max(port.room, 0.0) / weight if weight > 0 else np.inf
+
+
+@compiled
 def _settle_one(fluid: _Fluid, flow: int, level: float, rating: int) -> None:
     state = fluid.flow[flow]
-    state.share = level / state.peak if level < state.peak * (1 - _SAME) else 1.0
+    # Never 0, which rounding could make of what is left of a port.
+    state.share = max(level / state.peak, _SAME) if level < state.peak * (1 - _SAME) else 1.0
     for i in range(state.width):
         port = fluid.port[fluid.uses[state.uses + i]]
         if port.rating == rating:
-            load = fluid.slot[state.slot + i].load
-            port.room -= load * state.share
-            port.weight -= load / state.peak
-            port.unsettled -= 1
+            port.room -= fluid.slot[state.slot + i].load * state.share
+            port.stale = True
 
 
 @compiled

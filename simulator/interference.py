@@ -125,6 +125,8 @@ class Comparison:
         The operation.
     alone_ns : float
         Its median duration without a transfer in flight.
+    alone : int64
+        Nodes that ran without one.
     beside : int64
         Nodes that ran beside a transfer.
     slowdown : float
@@ -134,6 +136,7 @@ class Comparison:
     rank: int
     name: str
     alone_ns: float
+    alone: NDArray[np.int64]
     beside: NDArray[np.int64]
     slowdown: float
 
@@ -152,12 +155,14 @@ def comparisons(graph: ExecutionGraph) -> list[Comparison]:
     usable = sensitive(graph) & (graph.flavour == Flavour.COMPUTE)
     usable &= (graph.dur_ns >= LEAST_NS) & (~enqueues | (graph.lanes.kind[graph.lane] == STREAM))
     rows = np.flatnonzero(usable)
+    if not len(rows):
+        return []
     key = graph.rank_index[rows].astype(np.int64) * len(graph.names) + graph.name[rows]
     order = np.argsort(key, kind="stable")
     rows, key = rows[order], key[order]
     share = beside_ns[rows] / graph.dur_ns[rows]
     found = []
-    heads = np.flatnonzero(np.append(True, key[1:] != key[:-1])) if len(key) else np.zeros(0, int)
+    heads = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
     for low, high in zip(heads, np.append(heads[1:], len(key)), strict=True):
         nodes, part = rows[low:high], share[low:high]
         duration = graph.dur_ns[nodes].astype(np.float64)
@@ -169,9 +174,15 @@ def comparisons(graph: ExecutionGraph) -> list[Comparison]:
         if third - first <= SPREAD * median and 1 / (1 + SPREAD) <= fastest <= 1 + SPREAD:
             rank, name = divmod(int(key[low]), len(graph.names))
             slowdown = max(0.0, float(np.median(beside)) / median - 1)
-            disturbed_nodes = nodes[part >= 0.1]
             found.append(
-                Comparison(rank, graph.names[name], float(median), disturbed_nodes, slowdown)
+                Comparison(
+                    rank=rank,
+                    name=graph.names[name],
+                    alone_ns=float(median),
+                    alone=nodes[part < 0.1],
+                    beside=nodes[part >= 0.1],
+                    slowdown=slowdown,
+                )
             )
     return found
 

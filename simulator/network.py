@@ -223,6 +223,9 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     overlap_slowdown : float
         How much longer compute takes while a transfer of its rank is in flight, as a fraction
         (see `interference`). With 0, durations stay as measured.
+    alternatives : list of list of Tier
+        Other numbers for the tiers that measurements allow about as well; topologies and sizes
+        are those of `tiers`. What a result is on them says how sure it is.
     assumptions : list of str
         What was assumed rather than given or measured; printed with every result.
 
@@ -240,6 +243,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     pipeline_chunks: int = 8
     own_share: float = 0.0
     overlap_slowdown: float = 0.0
+    alternatives: list[list[Tier]] = []
     assumptions: list[str] = []
 
     def __post_init__(self) -> None:
@@ -506,6 +510,14 @@ def _parse(content: bytes, file: str) -> Network:
             "tiers": [_convert(t, Tier, file, f"tiers[{i}]") for i, t in enumerate(tiers)],
         }
     network: Network = _convert(raw, Network, file, "")
+    form = [(tier.topology, tier.size) for tier in network.tiers]
+    for index, other in enumerate(network.alternatives):
+        if [(tier.topology, tier.size) for tier in other] != form:
+            raise NetworkError(
+                "must have the topologies and sizes of the tiers",
+                file=file,
+                place=f"alternatives[{index}]",
+            )
     return network
 
 

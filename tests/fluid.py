@@ -21,7 +21,7 @@ from whatif.graph.columns import SYMMETRIC, Collective, EdgeKind
 from whatif.simulator.ports import Ports, PortSets, Transfers
 from whatif.simulator.pricing import Prices
 
-from .programs import QUEUE, Job, Timeline, needed
+from .programs import QUEUE, Job, needed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,8 +85,12 @@ def fair_rates(at_work: Mapping[int, Load], capacity: list[Fraction]) -> dict[in
         for transfer, load in rising.items():
             if max(load.values()) == level or any(load.get(q) for q in full):
                 rates[transfer] = level / max(load.values())
-    for q, most in enumerate(capacity):
-        assert sum(load.get(q, 0) * rates[t] for t, load in at_work.items()) <= most
+    carried = [
+        sum(load.get(q, 0) * rates[t] for t, load in at_work.items()) for q in range(len(capacity))
+    ]
+    full = {q for q, most in enumerate(capacity) if carried[q] == most}
+    assert all(amount <= most for amount, most in zip(carried, capacity, strict=True))
+    assert all(rate == 1 or full & set(at_work[t]) for t, rate in rates.items())
     return rates
 
 
@@ -249,7 +253,7 @@ def traffics(draw: st.DrawFn, job: Job) -> Traffic:
 
 
 def shared_prices(compressed: CompressedGraph, traffic: Traffic, node_of: list[int]) -> Prices:
-    """What a network would say of this traffic; all of it is called base."""
+    """What a network would say of this traffic; all that transfers cost is called base."""
     instances = compressed.instances
     node = compressed.node_of[np.array(node_of, dtype=np.int64)]
     transfer = np.full(compressed.graph.num_nodes, -1, dtype=np.int64)
@@ -257,67 +261,44 @@ def shared_prices(compressed: CompressedGraph, traffic: Traffic, node_of: list[i
         transfer[node[op]] = number
     of_member = transfer[instances.node]
     alone = np.array([float(traffic.alone(t)) for t in range(len(traffic.phases))])
+    total = np.zeros(len(instances))
+    total[np.repeat(np.arange(len(instances)), np.diff(instances.ptr))] = alone[of_member]
+
     flat = [phase for phases in traffic.phases for phase in phases]
     loads: list[Load] = [{}]
     for phase in flat:
         if phase.load not in loads:
             loads.append(phase.load)
-    total = np.zeros(len(instances))
-    owner = np.repeat(np.arange(len(instances)), np.diff(instances.ptr))
-    total[owner] = alone[of_member]
-    return prices_of(
-        total,
-        Transfers(
+    capacity = np.array([float(most) for most in traffic.capacity])
+    nothing = np.zeros((len(instances), 1))
+    return Prices(
+        tiers=("scaleup",),
+        base_ns=total,
+        endpoint_ns=np.zeros(len(instances)),
+        latency_ns=nothing,
+        bandwidth_ns=nothing,
+        wire_bytes=nothing,
+        messages=nothing,
+        measured=np.zeros(len(instances), dtype=np.bool_),
+        warnings=(),
+        ports=Ports(
+            capacity, np.zeros(len(capacity), np.int64), tuple(map(str, range(len(capacity))))
+        ),
+        sets=PortSets(
+            ptr=np.cumsum([0, *map(len, loads)]),
+            port=np.array([q for load in loads for q in load], dtype=np.int64),
+            load_gb_s=np.array([float(x) for load in loads for x in load.values()]),
+        ),
+        transfers=Transfers(
             ptr=np.cumsum([0, *map(len, traffic.phases)]),
             phase_fixed_ns=np.array([float(p.fixed) for p in flat]),
             phase_work_ns=np.array([float(p.work) for p in flat]),
             phase_set=np.array([loads.index(p.load) for p in flat], dtype=np.int64),
             of_member=of_member,
         ),
-        port_table(traffic.capacity),
-        PortSets(
-            ptr=np.cumsum([0, *map(len, loads)]),
-            port=np.array([q for load in loads for q in load], dtype=np.int64),
-            load_gb_s=np.array([float(x) for load in loads for x in load.values()]),
-        ),
-    )
-
-
-def port_table(capacity: list[Fraction]) -> Ports:
-    names = tuple(f"port {q}" for q in range(len(capacity)))
-    return Ports(np.array([float(c) for c in capacity]), np.zeros(len(capacity), np.int64), names)
-
-
-def prices_of(
-    total: np.ndarray, transfers: Transfers, ports: Ports, sets: PortSets, tiers: int = 1
-) -> Prices:
-    """Prices that call all of a transfer base."""
-    zero = np.zeros((len(total), tiers))
-    return Prices(
-        tiers=("scaleup", "scaleout")[:tiers],
-        base_ns=total,
-        endpoint_ns=np.zeros(len(total)),
-        latency_ns=zero,
-        bandwidth_ns=zero,
-        wire_bytes=zero,
-        messages=zero,
-        measured=np.zeros(len(total), dtype=np.bool_),
-        warnings=(),
-        ports=ports,
-        sets=sets,
-        transfers=transfers,
     )
 
 
 def without_ports(prices: Prices) -> Prices:
     """The same prices, paid whatever else is in flight."""
     return replace(prices, transfers=None)
-
-
-def to_timeline(shared: Shared) -> Timeline:
-    """What a trace in whole nanoseconds would show."""
-    return Timeline(
-        [round(t) for t in shared.start],
-        [None if t is None else round(t) for t in shared.release],
-        [round(t) for t in shared.end],
-    )

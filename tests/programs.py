@@ -270,15 +270,17 @@ def to_graph(job: Job, timeline: Timeline) -> tuple[ExecutionGraph, list[int]]:
             "step": op.step,
         }
         lane, dur = lanes[op.rank][op.lane], timeline.end[i] - timeline.start[i]
+        # Of no two operations may the tails be taken for a habit.
+        size = 64 + op.instance
         if op.kind == Kind.COMP:
             build.node(lane, op.flavour, dur, **common)
             continue
         common |= {"dur_ns": dur, "transfer_ns": op.transfer, "tail_ns": op.tail}
         if op.kind == Kind.COMM_COLL:
-            build.collective(lane, op.coll, groups[op.group], 64, root=op.peer, **common)
+            build.collective(lane, op.coll, groups[op.group], size, root=op.peer, **common)
         else:
             build.point_to_point(
-                lane, op.kind, op.peer, groups[op.group], 64, eager=op.eager, **common
+                lane, op.kind, op.peer, groups[op.group], size, eager=op.eager, **common
             )
     for step, markers in enumerate(job.markers):
         build.step(

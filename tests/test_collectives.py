@@ -7,14 +7,16 @@ import math
 from fractions import Fraction
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from whatif.base.errors import NetworkError
 from whatif.graph.columns import Collective
 from whatif.simulator import collectives
-from whatif.simulator.collectives import cost
-from whatif.simulator.network import Tier
+from whatif.simulator.choice import price_group
+from whatif.simulator.collectives import Spread, cost, price_spread
+from whatif.simulator.network import Network, Tier
 
 ALL = [coll for coll in Collective if coll is not Collective.NONE]
 GROUP = [coll for coll in ALL if coll is not Collective.SEND_RECV]
@@ -131,21 +133,35 @@ def exactly(expected: Fraction) -> object:
     return pytest.approx(float(expected), rel=1e-12, abs=1e-9)
 
 
+def totals(
+    coll: Collective, members: list[int], tiers: list[Tier], *, beside_root: int = 0
+) -> list[float]:
+    """Time of operations of all `SIZES`."""
+    spread = Spread.of([members] * len(SIZES))
+    spread.beside_root[:] = beside_root
+    costs = price_spread(coll, np.array(SIZES, dtype=np.float64), spread, tiers)
+    paid = costs.latency_ns.sum(axis=1) + costs.bandwidth_ns.sum(axis=1)
+    return (costs.base_ns + costs.endpoint_ns + paid).tolist()
+
+
+def all_exactly(expected: list[Fraction]) -> object:
+    return pytest.approx([float(value) for value in expected], rel=1e-12, abs=1e-9)
+
+
 @pytest.mark.parametrize("coll", GROUP)
 def test_one_domain_pays_the_one_tier_form_of_scale_up(coll: Collective) -> None:
-    for n, size in product(range(2, 65), SIZES):
-        priced = cost(coll, size, [3] * n, [UP, OUT])
-        assert priced.total_ns == exactly(one_tier(coll, n, size, B1, A1) + 8000), n
-        assert priced == cost(coll, size, [3] * n, [UP, OUT], root=3)
-        alone = cost(coll, size, [0] * n, [UP])
-        assert alone.total_ns == priced.total_ns
+    for n in range(2, 65):
+        expected = all_exactly([one_tier(coll, n, size, B1, A1) + 8000 for size in SIZES])
+        assert totals(coll, [3] * n, [UP, OUT]) == expected, n
+        assert totals(coll, [3] * n, [UP, OUT], beside_root=n) == expected, n
+        assert totals(coll, [0] * n, [UP]) == expected, n
 
 
 @pytest.mark.parametrize("coll", GROUP)
 def test_one_rank_a_domain_pays_the_one_tier_form_of_scale_out(coll: Collective) -> None:
-    for n, size in product(range(2, 65), SIZES):
-        priced = cost(coll, size, list(range(5, 5 + 2 * n, 2)), [UP, OUT])
-        assert priced.total_ns == exactly(one_tier(coll, n, size, B2, A2) + 500), n
+    for n in range(2, 65):
+        expected = all_exactly([one_tier(coll, n, size, B2, A2) + 500 for size in SIZES])
+        assert totals(coll, list(range(5, 5 + 2 * n, 2)), [UP, OUT]) == expected, n
 
 
 @pytest.mark.parametrize("coll", GROUP)
@@ -157,10 +173,11 @@ def test_product_groups_pay_the_two_tier_form(coll: Collective, order: str) -> N
         members = [d for d in range(k) for _ in range(m)]
         if order == "strided":
             members = list(range(k)) * m
-        for size in SIZES:
-            expected = two_tiers(coll, m, k, size) + 500
-            assert cost(coll, size, members, [UP, OUT]).total_ns == exactly(expected), (m, k)
-            assert cost(coll, size, members, [UP, OUT], root=1).total_ns == exactly(expected)
+        expected = all_exactly([two_tiers(coll, m, k, size) + 500 for size in SIZES])
+        assert totals(coll, members, [UP, OUT]) == expected, (m, k)
+        assert totals(coll, members, [UP, OUT], beside_root=m) == expected, (m, k)
+        one = cost(coll, SIZES[3], members, [UP, OUT], root=1).total_ns
+        assert one == exactly(two_tiers(coll, m, k, SIZES[3]) + 500)
 
 
 @given(
@@ -320,6 +337,24 @@ def test_a_group_of_one_costs_nothing() -> None:
         priced = cost(coll, 1 << 20, [4], [UP, OUT], root=4)
         assert priced.total_ns == 0
         assert priced.wire_bytes == priced.messages == (0, 0)
+
+
+def test_a_spread_says_enough_of_any_group_on_switches_and_meshes() -> None:
+    # The counts that a spread keeps stand for the group itself.
+    mesh = Tier(topology="fully_connected", size=8, bandwidth_gb_s=300, latency_ns=1000)
+    for up, counts in product((UP, mesh), ([3, 8, 5], [8, 2], [2, 7, 7, 2], [4])):
+        places = np.array([(c, d) for d, m in enumerate(counts) for c in range(m)])
+        members = [d for d, m in enumerate(counts) for _ in range(m)]
+        network = Network(name="t", tiers=[up, OUT])
+        for coll in GROUP:
+            real = price_group(network, coll, np.array(SIZES, dtype=np.float64), places).total_ns
+            assert totals(coll, members, [up, OUT]) == pytest.approx(real.tolist()), (coll, counts)
+
+
+def test_more_ranks_than_a_mesh_has_places_are_refused() -> None:
+    mesh = Tier(topology="fully_connected", size=4, bandwidth_gb_s=300)
+    with pytest.raises(NetworkError, match="5 ranks or domains do not fit a fully_connected of 4"):
+        cost(Collective.ALL_REDUCE, 1, [0] * 5, [mesh])
 
 
 def test_a_group_across_domains_needs_a_second_tier() -> None:

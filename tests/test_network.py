@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from whatif.base.errors import GraphError, NetworkError
 from whatif.simulator.network import (
     Network,
+    Protocol,
     Tier,
-    Topology,
     check_priced,
     load_network,
     match_preset,
@@ -81,12 +81,20 @@ tiers = st.builds(
     efficiency=st.floats(1e-6, 1),
     endpoint_ns_per_byte=st.floats(0, 1e3),
     base_ns=st.floats(-1e9, 1e9),
+    in_network_efficiency=st.none() | st.floats(1e-6, 1),
+    protocols=st.just([]) | st.just([Protocol(name="LL", latency=0.3, efficiency=0.5)]),
     source=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"])),
 )
 
 
 @given(
-    network=st.builds(Network, name=st.just("a: b"), tiers=st.lists(tiers, min_size=1, max_size=2))
+    network=st.builds(
+        Network,
+        name=st.just("a: b"),
+        tiers=st.lists(tiers, min_size=1, max_size=4),
+        algorithm=st.sampled_from([None, "auto", ["ring", "tree"]]),
+        algorithms=st.sampled_from([{}, {"all-reduce": "tree", "barrier": ["ring", "direct"]}]),
+    )
 )
 def test_a_saved_network_is_read_back_unchanged(
     network: Network, tmp_path_factory: pytest.TempPathFactory
@@ -117,6 +125,11 @@ GOOD: dict[str, Any] = {"size": 8, "bandwidth_gb_s": 100.0}
         ({"base_ns": math.nan}, r"tiers\[1\]\.base_ns"),
         ({"topology": "torus"}, r"tiers\[1\]\.topology"),
         ({"bandwith": 3}, r"tiers\[1\]: .*bandwith"),
+        ({"oversubscription": 0}, r"tiers\[1\]\.oversubscription"),
+        ({"ranks_per_nic": 0}, r"tiers\[1\]\.ranks_per_nic"),
+        ({"wrap": "maybe"}, r"tiers\[1\]\.wrap"),
+        ({"protocols": [{"name": "LL", "efficiency": 0}]}, r"tiers\[1\]\.protocols\.efficiency"),
+        ({"protocols": [{"latency": 1}]}, r"tiers\[1\]\.protocols\[0\]: .*name"),
     ],
 )
 def test_a_malformed_tier_is_refused_by_file_and_field(
@@ -138,7 +151,7 @@ def test_a_malformed_tier_is_refused_by_file_and_field(
         (b"name: \x80", "not YAML"),
         (b"name: x", "missing required field `tiers`"),
         (b"name: x\ntiers: 3", "tiers: Expected `array`"),
-        (b"name: x\ntiers: []", "one or two tiers, this one has 0"),
+        (b"name: x\ntiers: []", "one to 4 tiers, this one has 0"),
         (b"name: x\ntiers:\n- {size: 2, bandwidth_gb_s: 1}\nnics: 3", "unknown field `nics`"),
     ],
 )
@@ -165,13 +178,6 @@ def test_a_network_that_cannot_be_written_or_read_says_so(tmp_path: Path) -> Non
         save_network(load_network("loopback"), tmp_path / "missing" / "x.yaml")
     with pytest.raises(NetworkError, match="cannot be read"):
         load_network(tmp_path)
-
-
-@pytest.mark.parametrize("topology", ["ring", "fully_connected"])
-def test_topologies_without_a_price_are_refused_by_tier(topology: Topology) -> None:
-    network = Network(name="t", tiers=[Tier(**GOOD), Tier(**GOOD, topology=topology)])
-    with pytest.raises(NetworkError, match=rf"tier scaleout: .*{topology}.*supported: switch"):
-        check_priced(network)
 
 
 @pytest.mark.parametrize(
@@ -264,6 +270,77 @@ def test_ranks_fill_domains_by_number_where_a_host_is_unknown() -> None:
     placed = place(two_tiers(4), range(6), ["a", "b", "a", "b", "a", ""], 6)
     assert placed.kind == "contiguous"
     assert placed.domain.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+TORUS = Network(
+    name="torus",
+    tiers=[
+        Tier(topology="ring", size=4, bandwidth_gb_s=100),
+        Tier(topology="ring", size=2, bandwidth_gb_s=100),
+        Tier(size=3, bandwidth_gb_s=10),
+    ],
+)
+
+
+def test_ranks_take_the_places_of_a_torus_by_number() -> None:
+    placed = place(TORUS, range(20), [f"host{rank // 4}" for rank in range(20)], 20)
+    # A slice of a torus spans hosts.
+    assert placed.kind == "contiguous"
+    assert placed.description == "contiguous: 20 ranks in 3 domains of 4 to 8 (room for 8)"
+    coordinates = placed.coordinates_in(TORUS)
+    assert coordinates[[0, 3, 4, 7, 8, 19]].tolist() == [
+        [0, 0, 0],
+        [3, 0, 0],
+        [0, 1, 0],
+        [3, 1, 0],
+        [0, 0, 1],
+        [3, 0, 2],
+    ]
+
+
+def test_domains_take_places_by_number_and_their_ranks_too() -> None:
+    network = two_tiers(4)
+    placed = place(network, range(5), [""] * 5, 5, {0: 9, 1: 2, 2: 9, 3: 2, 4: 2})
+    assert placed.coordinates_in(network).tolist() == [[0, 1], [0, 0], [1, 1], [1, 0], [2, 0]]
+
+
+def test_a_rank_map_can_give_the_place_in_every_tier() -> None:
+    given_ = {0: (3, 1, 2), 1: [0, 0, 2], 2: (1, 1, 0)}
+    placed = place(TORUS, range(3), ["a"] * 3, 3, given_)
+    assert placed.kind == "rank map"
+    assert placed.coordinates_in(TORUS).tolist() == [[3, 1, 2], [0, 0, 2], [1, 1, 0]]
+    assert placed.domain.tolist() == [2, 2, 0]
+    assert placed.regrouped(16).coordinates is None
+    with pytest.raises(NetworkError, match="rank map does not fit the 2 tiers of network 't'"):
+        placed.coordinates_in(two_tiers(4))
+
+
+@pytest.mark.parametrize(
+    ("place_of_two", "problem"),
+    [
+        ((4, 0, 0), r"rank 2: .*\(4, 0, 0\), which is no place in tiers of 4 x 2 x 3"),
+        ((0, 0), "rank 2: .*no place"),
+        (1, "rank 2: .*1, which is no place"),
+        ((0, 1, -1), "rank 2: .*no place"),
+        ((1, 0, 0), r"rank 2: .*the place \(1, 0, 0\) of rank 1"),
+    ],
+)
+def test_a_place_that_is_not_there_or_taken_is_refused(place_of_two: Any, problem: str) -> None:
+    given_ = {0: (0, 0, 0), 1: (1, 0, 0), 2: place_of_two}
+    with pytest.raises(NetworkError, match=problem):
+        place(TORUS, range(3), [""] * 3, 3, given_)
+
+
+def test_ranks_that_a_network_has_no_place_for_are_refused() -> None:
+    crowded = Placement("contiguous", np.zeros(9, dtype=np.int64), 9)
+    with pytest.raises(NetworkError, match=r"9 ranks in a domain, .* 'torus' has room for 8"):
+        crowded.coordinates_in(TORUS)
+    vast = Network(name="v", tiers=[Tier(size=1 << 20, bandwidth_gb_s=1)] * 3)
+    with pytest.raises(NetworkError, match="more than can be numbered"):
+        crowded.coordinates_in(vast)
+    spread = Placement("contiguous", np.arange(4), 1)
+    with pytest.raises(NetworkError, match=r"4 domains, .* 'torus' has room for 3"):
+        spread.coordinates_in(TORUS)
 
 
 def test_one_tier_holds_all_ranks_whatever_their_host() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from whatif.graph.columns import SYMMETRIC, Collective, Instances, Kind, collect_instances
+from whatif.simulator import flows
 from whatif.simulator.algorithms.names import ALGORITHMS, OF_COLLECTIVE
+from whatif.simulator.choice import price_group
 from whatif.simulator.network import Network, Protocol, Tier
 from whatif.simulator.placement import Placement, place
 from whatif.simulator.ports import Ports, PortSets, fixed_transfers, merge_alike, no_ports
@@ -52,7 +54,7 @@ class Priced:
         return {ports.names[port]: load for port, load in named}
 
     def bytes_through(self, instance: int) -> dict[str, float]:
-        """Bytes that all transfers of an instance put through each port, those alike included."""
+        """Bytes that all transfers of an instance put through each port."""
         transfers, found = self.prices.transfers, {}
         assert transfers is not None
         mine = slice(self.instances.ptr[instance], self.instances.ptr[instance + 1])
@@ -64,12 +66,6 @@ class Priced:
         return found
 
 
-def stood_for(name: str) -> int:
-    """How many ports a port stands for."""
-    others = re.search(r"\(and (\d+) alike\)", name)
-    return 1 + int(others.group(1)) if others else 1
-
-
 def price_ops(
     network: Network,
     groups: list[tuple[int, ...]],
@@ -77,13 +73,17 @@ def price_ops(
     world: int,
     placement: Placement | None = None,
     eager: bool = False,
+    merged: bool = False,
 ) -> Priced:
+    """Price operations; unless they are merged, ports that are loaded alike stay apart."""
     graph = make_graph(groups, ops, world_size=world)
     if eager:
         graph = graph.with_(eager=graph.kind == Kind.SEND)
     where = placement or place(network, graph.ranks, graph.hosts, world)
     instances = collect_instances(graph)
-    return Priced(ops, instances, price(graph, instances, network, where))
+    merging = merge_alike if merged else lambda ports, sets: (ports, sets)
+    with patch.object(flows, "merge_alike", merging):
+        return Priced(ops, instances, price(graph, instances, network, where))
 
 
 GB = st.sampled_from([10.0, 50.0, 450.0])
@@ -114,7 +114,8 @@ def tier(draw: st.DrawFn, inner: bool) -> Tier:
 
 
 @st.composite
-def priced_jobs(draw: st.DrawFn) -> Priced:
+def placed_networks(draw: st.DrawFn) -> tuple[Network, list[tuple[int, ...]]]:
+    """A network, and the places of some ranks in it."""
     count = draw(st.integers(1, 3))
     network = Network(
         name="t",
@@ -124,6 +125,12 @@ def priced_jobs(draw: st.DrawFn) -> Priced:
     )
     everywhere = list(product(*(range(tier.size) for tier in network.tiers)))
     places = draw(st.lists(st.sampled_from(everywhere), min_size=1, max_size=12, unique=True))
+    return network, places
+
+
+@st.composite
+def priced_jobs(draw: st.DrawFn) -> Priced:
+    network, places = draw(placed_networks())
     world = len(places)
     ranks = st.lists(st.integers(0, world - 1), min_size=1, max_size=world, unique=True)
     groups = [tuple(draw(ranks)) for _ in range(2)]
@@ -137,7 +144,15 @@ def priced_jobs(draw: st.DrawFn) -> Priced:
         ends = draw(st.lists(ranks.filter(lambda found: len(found) > 1), min_size=1, max_size=3))
         ops += [Op(Collective.SEND_RECV, draw(sizes), ends=(e[0], e[1])) for e in ends]
     placement = place(network, range(world), [""] * world, world, dict(enumerate(places)))
-    return price_ops(network, groups, ops, world, placement, eager=draw(st.booleans()))
+    return price_ops(
+        network,
+        groups,
+        ops,
+        world,
+        placement,
+        eager=draw(st.booleans()),
+        merged=draw(st.booleans()),
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -154,7 +169,7 @@ def test_transfers_and_ports_hold_together_on_any_network(job: Priced) -> None:
     assert (transfers.phase_work_ns >= 0).all()
     assert sets.ptr[0] == sets.ptr[1] == 0
     assert sets.ptr[-1] == len(sets.port) == len(sets.load_gb_s)
-    assert 0 <= transfers.phase_set.min()
+    assert transfers.phase_set.min() >= 0
     assert transfers.phase_set.max() < len(sets)
     assert (sets.load_gb_s > 0).all()
     assert (sets.load_gb_s <= prices.ports.capacity_gb_s[sets.port]).all()
@@ -189,6 +204,50 @@ def test_an_operation_alone_is_limited_by_a_port_that_is_full(job: Priced) -> No
             assert used == pytest.approx(1), (op, name)
 
 
+SIZES = np.array([0.0, 1000.0, float(1 << 20), float(1 << 30)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(placed_networks(), st.sampled_from(GROUP_OPS), st.floats(0.1, 10))
+def test_slower_links_and_longer_latencies_by_a_factor_are_longer_times_by_it(
+    placed: tuple[Network, list[tuple[int, ...]]], coll: Collective, factor: float
+) -> None:
+    network, places = placed
+    slower = msgspec.structs.replace(
+        network,
+        tiers=[
+            msgspec.structs.replace(
+                tier,
+                bandwidth_gb_s=tier.bandwidth_gb_s / factor,
+                latency_ns=tier.latency_ns * factor,
+                base_ns=tier.base_ns * factor,
+                endpoint_ns_per_byte=tier.endpoint_ns_per_byte * factor,
+            )
+            for tier in network.tiers
+        ],
+    )
+    before, after = (price_group(n, coll, SIZES, np.array(places), 0) for n in (network, slower))
+    assert after.total_ns == pytest.approx(before.total_ns * factor)
+
+
+@settings(max_examples=60, deadline=None)
+@given(placed_networks(), st.sampled_from(GROUP_OPS), st.data())
+def test_an_operation_alone_is_never_slower_on_a_better_tier(
+    placed: tuple[Network, list[tuple[int, ...]]], coll: Collective, data: st.DataObject
+) -> None:
+    network, places = placed
+    index = data.draw(st.integers(0, len(network.tiers) - 1))
+    old = network.tiers[index]
+    for better in ({"bandwidth_gb_s": old.bandwidth_gb_s * 2}, {"latency_ns": old.latency_ns / 2}):
+        tiers = list(network.tiers)
+        tiers[index] = msgspec.structs.replace(old, **better)
+        changed = msgspec.structs.replace(network, tiers=tiers)
+        before, after = (
+            price_group(n, coll, SIZES, np.array(places), 0).total_ns for n in (network, changed)
+        )
+        assert (after <= before * (1 + 1e-12)).all()
+
+
 UP = Tier(size=4, bandwidth_gb_s=300, latency_ns=1000)
 OUT = Tier(size=4, bandwidth_gb_s=25, latency_ns=12_000)
 TWO = Network(name="t", tiers=[UP, OUT])
@@ -221,8 +280,8 @@ def test_the_bytes_through_all_ports_are_those_that_the_members_send(
     network = Network(name="t", tiers=[Tier(size=8, bandwidth_gb_s=100, efficiency=0.5)])
     job = price_ops(network, [tuple(range(n))], [Op(coll, 1 << 20, root=1)], n)
     moved = job.bytes_through(0)
-    out = sum(value * stood_for(name) for name, value in moved.items() if "out of" in name)
-    into = sum(value * stood_for(name) for name, value in moved.items() if "into" in name)
+    out = sum(value for name, value in moved.items() if "out of" in name)
+    into = sum(value for name, value in moved.items() if "into" in name)
     expected = sent_by_formula(coll, n, 1 << 20)
     if coll is Collective.REDUCE:
         expected = float((n - 1) << 20)
@@ -235,7 +294,7 @@ def test_bytes_are_conserved_in_each_tier() -> None:
     job = price_ops(TWO, [ALL], [Op(Collective.ALL_REDUCE, s)], 16)
     through = {"scaleup": 0.0, "scaleout": 0.0}
     for name, value in job.bytes_through(0).items():
-        through[name.split()[0]] += value * stood_for(name)
+        through[name.split()[0]] += value
     # Each domain reduces and gathers inside; a quarter each goes around four domains.
     assert through["scaleup"] == pytest.approx(2 * 4 * 2 * 3 * s)
     assert through["scaleout"] == pytest.approx(2 * 4 * 2 * 3 * s / 4)
@@ -344,18 +403,24 @@ def test_links_of_meshes_rings_and_tori_are_ports() -> None:
     mesh = Tier(topology="fully_connected", size=4, bandwidth_gb_s=300)
     job = price_ops(Network(name="t", tiers=[mesh]), [(0, 1)], [Op(Collective.ALL_REDUCE, 8)], 4)
     (loads,) = job.sets_of(0)
-    assert sum(map(stood_for, loads)) == 2
-    assert set(loads.values()) == {100.0}
+    assert loads == {
+        "scaleup link from rank 0 to rank 1": 100.0,
+        "scaleup link from rank 1 to rank 0": 100.0,
+    }
     sides = [Tier(topology="ring", size=3, bandwidth_gb_s=50) for _ in range(2)]
     network = Network(name="t", tiers=sides)
     send = [Op(Collective.SEND_RECV, 8, ends=(0, 5))]
     job = price_ops(network, [(0,)], send, 7)
-    (name,) = job.sets_of(0)[0]
     # From (0, 0) back around to (2, 0) and on to (2, 1).
-    assert name == "scaleup link from rank 0 to rank 2 (and 1 alike)"
+    assert set(job.sets_of(0)[0]) == {
+        "scaleup link from rank 0 to rank 2",
+        "scaleup link from rank 2 to rank 5",
+    }
     job = price_ops(network, [(0,)], [Op(Collective.SEND_RECV, 8, ends=(6, 2))], 7)
-    (name,) = job.sets_of(0)[0]
-    assert name == "scaleup link from empty place 8 to rank 2 (and 1 alike)"
+    assert set(job.sets_of(0)[0]) == {
+        "scaleup link from rank 6 to empty place 8",
+        "scaleup link from empty place 8 to rank 2",
+    }
 
 
 def test_an_operation_without_a_size_uses_no_port() -> None:
@@ -403,6 +468,15 @@ def test_ports_that_are_always_loaded_alike_become_one() -> None:
     assert fewer.ptr.tolist() == [0, 0, 3, 5]
     assert fewer.port.tolist() == [0, 1, 2, 0, 1]
     assert fewer.load_gb_s.tolist() == [1, 1, 1, 0.5, 0.25]
+
+
+def test_a_regular_job_needs_few_ports() -> None:
+    groups = [tuple(range(d * 4, d * 4 + 4)) for d in range(4)]
+    groups += [tuple(range(c, 16, 4)) for c in range(4)]
+    ops = [Op(Collective.ALL_REDUCE, 8, group=group) for group in range(8)]
+    job = price_ops(TWO, groups, ops, 16, merged=True)
+    assert len(job.prices.ports) == 8
+    assert job.prices.ports.names[0] == "scaleup out of rank 0 (and 7 alike)"
 
 
 def test_without_a_network_every_member_has_a_transfer_that_nothing_slows_down() -> None:

@@ -19,6 +19,7 @@ from whatif.graph.columns import (
     collect_instances,
 )
 from whatif.graph.coverage import Coverage
+from whatif.simulator.algorithms.names import ALGORITHMS
 from whatif.simulator.collectives import cost
 from whatif.simulator.network import Network, Tier
 from whatif.simulator.placement import Placement, place
@@ -231,11 +232,55 @@ def test_a_graph_without_communication_has_no_prices() -> None:
     assert used_tiers(prices) == set()
 
 
-def test_a_network_whose_topology_has_no_price_is_refused() -> None:
-    ring = msgspec.structs.replace(UP, topology="ring")
-    graph = make_graph(GROUPS, every_op())
-    with pytest.raises(NetworkError, match="tier scaleup"):
-        price_of(graph, Network(name="t", tiers=[ring, OUT]))
+def test_an_all_to_all_of_unequal_parts_costs_what_its_largest_does() -> None:
+    graph = make_graph(GROUPS, [Op(Collective.ALL_TO_ALL, 1 << 20, group=0)])
+    uneven = graph.with_(size_bytes=np.array([1000, 4000, 2000, 0]))
+    even = graph.with_(size_bytes=np.full(4, 4000))
+    assert price_of(uneven).total_ns == price_of(even).total_ns
+    # What others gather is all that there is, so their mean counts.
+    gather = make_graph(GROUPS, [Op(Collective.ALL_GATHER, 1 << 20, group=0)])
+    mean = price_of(gather.with_(size_bytes=np.full(4, 1750))).total_ns
+    assert price_of(gather.with_(size_bytes=uneven.size_bytes)).total_ns == mean
+
+
+def test_an_algorithm_that_is_impossible_on_the_network_is_refused() -> None:
+    network = Network(name="t", tiers=[UP, OUT], algorithms={"all-reduce": "in-switch"})
+    with pytest.raises(NetworkError, match="all-reduce cannot use in-switch on network 't'"):
+        price_of(make_graph(GROUPS, every_op()), network)
+
+
+def test_a_group_that_cannot_use_an_algorithm_keeps_the_default_and_says_so() -> None:
+    nvls = msgspec.structs.replace(UP, in_network_reduction=True)
+    network = Network(name="t", tiers=[nvls, OUT], algorithms={"all-reduce": "in-switch"})
+    ops = [Op(Collective.ALL_REDUCE, 1 << 20, group=group) for group in (0, 2, 5)]
+    prices = price_of(make_graph(GROUPS, ops), network)
+    used = [ALGORITHMS[index] for index in prices.algorithm[:2]]
+    assert used == ["in-switch", "hierarchical"]
+    assert prices.algorithm[2] == -1  # alone in its group
+    (warning,) = prices.warnings
+    assert warning == (
+        "all-reduce over 4 ranks uses hierarchical, not in-switch: no tier that the group uses "
+        "has in_network_reduction"
+    )
+
+
+def test_prices_say_the_algorithm_that_is_cheapest_at_the_size() -> None:
+    network = Network(name="t", tiers=[UP, OUT], algorithms={"all-reduce": ["ring", "tree"]})
+    ops = [Op(Collective.ALL_REDUCE, size, group=2) for size in (8, 1 << 30)]
+    prices = price_of(make_graph(GROUPS, ops), network)
+    assert [ALGORITHMS[index] for index in prices.algorithm] == ["tree", "ring"]
+    assert prices.warnings == ()
+
+
+def test_the_dimensions_of_a_torus_are_priced_together_as_scale_up() -> None:
+    sides = [Tier(topology="ring", size=2, bandwidth_gb_s=100, latency_ns=10) for _ in range(2)]
+    graph = make_graph(GROUPS, [Op(Collective.ALL_REDUCE, 1 << 20, group=g) for g in (0, 2)])
+    prices = price_of(graph, Network(name="t", tiers=[*sides, OUT]))
+    assert prices.tiers == ("scaleup", "scaleout")
+    assert (prices.bandwidth_ns > 0).tolist() == [[True, False], [False, True]]
+    assert used_tiers(prices) == {0, 1}
+    whole = price_of(graph, Network(name="t", tiers=[*sides, *sides]))
+    assert whole.tiers == ("scaleup",)
 
 
 def test_one_tier_cannot_price_a_group_across_domains() -> None:

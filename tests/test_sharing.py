@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -122,10 +123,12 @@ def rates_of(loads: list[dict[int, float]], capacity: list[float]) -> NDArray[np
 def test_rates_are_max_min_fair(transfers: int, ports: int, seed: int) -> None:
     """No port above its capacity; whoever is slowed has a full port and the highest level there."""
     draw = np.random.default_rng(seed)
-    capacity = draw.choice([0.1, 1.0, 3.0, 7.5], ports)
+    capacity = draw.choice([1e-6, 0.1, 1.0, 3.0, 7.5], ports)
     used = draw.random((transfers, ports)) < draw.choice([0.1, 0.5])
     used[np.arange(transfers), draw.integers(0, ports, transfers)] = True
-    load = np.where(used, capacity * draw.choice([1.0, 0.5, 0.3, 1e-3], used.shape), 0.0)
+    load = np.where(
+        used, capacity * draw.choice([1.0, 0.5, 0.3, 1e-3, 1e-13, 1e-17], used.shape), 0.0
+    )
     rates = rates_of(
         [{int(q): row[q] for q in np.flatnonzero(row)} for row in load], capacity.tolist()
     )
@@ -364,6 +367,18 @@ def test_the_split_of_a_shared_step_sums_to_it(job: Job, data: st.DataObject) ->
     assert (sums == [step.step_ns for step in simulation.steps]).all()
 
 
+def test_a_transfer_knows_whom_it_met_and_for_how_long() -> None:
+    phases = [[on_port(100), on_port(10, port=1)], [on_port(100)], [on_port(5, port=1)]]
+    simulation = side_by_side([0, 40, 165], phases, [Fraction(1), Fraction(1)])
+    # The first is in its first port to 160 and in its second to 175, the last there to 175.
+    assert ends_of(simulation) == [175, 200, 175]
+    first, second, third = np.flatnonzero(simulation.flows.of_node >= 0).tolist()
+    assert simulation.met(first) == [(second, 120), (third, 10)]
+    assert simulation.met(second) == [(first, 120)]
+    assert simulation.met(third) == [(first, 10)]
+    assert simulation.met(0) == []
+
+
 def test_exposed_communication_includes_the_time_that_sharing_adds() -> None:
     simulation = side_by_side([0, 0], [[on_port(100)], [on_port(100)]], ONE)
     assert simulation.per_rank[0].exposed_comm_ns == 200
@@ -486,34 +501,23 @@ def test_messages_to_and_from_a_rank_do_not_meet() -> None:
     assert not simulation.shares_ports
 
 
-networks = st.builds(
-    lambda tiers, algorithms: Network(
-        name="drawn",
-        tiers=[
-            Tier(
-                size=size,
-                bandwidth_gb_s=bandwidth,
-                latency_ns=latency,
-                base_ns=base,
-                endpoint_ns_per_byte=endpoint,
-            )
-            for size, (bandwidth, latency, base, endpoint) in zip((2, 4), tiers, strict=True)
-        ],
-        **algorithms,
-    ),
-    st.tuples(
-        *[
-            st.tuples(
-                st.sampled_from([0.5, 2.0, 30.0]),
-                st.sampled_from([0.0, 2.0, 11.0]),
-                st.sampled_from([0.0, 3.0]),
-                st.sampled_from([0.0, 0.125]),
-            )
-        ]
-        * 2
-    ),
-    st.just({}),
-)
+@st.composite
+def networks(draw: st.DrawFn) -> Network:
+    """Two tiers of room for more ranks than jobs have."""
+    inner, outer = (
+        Tier(
+            topology=draw(st.sampled_from(topologies)),
+            size=size,
+            bandwidth_gb_s=draw(st.sampled_from([0.5, 2.0, 30.0])),
+            latency_ns=draw(st.sampled_from([0.0, 2.0, 11.0])),
+            base_ns=draw(st.sampled_from([0.0, 3.0])),
+            endpoint_ns_per_byte=draw(st.sampled_from([0.0, 0.125])),
+            ranks_per_nic=1 if size == 2 else draw(st.sampled_from([1, 2])),
+        )
+        for size, topologies in ((2, ("switch", "ring", "fully_connected")), (4, ("switch",)))
+    )
+    algorithm = draw(st.sampled_from([None, "auto"]))
+    return Network(name="drawn", tiers=[inner, outer], algorithm=algorithm)
 
 
 def scaled_network(network: Network, k: float) -> Network:
@@ -533,7 +537,7 @@ def scaled_network(network: Network, k: float) -> Network:
 
 
 @settings(max_examples=80, deadline=None)
-@given(jobs(max_ops=36), networks, st.sampled_from([4, 10]))
+@given(jobs(max_ops=36), networks(), st.sampled_from([4, 10]))
 def test_a_network_and_a_job_k_times_slower_take_k_times_as_long(
     job: Job, network: Network, k: int
 ) -> None:
@@ -544,7 +548,7 @@ def test_a_network_and_a_job_k_times_slower_take_k_times_as_long(
 
 
 @settings(max_examples=80, deadline=None)
-@given(jobs(max_ops=36), networks, st.sampled_from(["bandwidth_gb_s", "latency_ns"]))
+@given(jobs(max_ops=36), networks(), st.sampled_from(["bandwidth_gb_s", "latency_ns"]))
 def test_a_better_tier_delays_no_step_in_which_no_port_is_shared(
     job: Job, network: Network, what: str
 ) -> None:
@@ -569,3 +573,14 @@ def test_no_bound_holds_where_the_variant_chooses_other_algorithms() -> None:
     bound, reason = utility_bound(simulation, other, "scaleup_bw", 2)
     assert bound is None
     assert "other algorithms" in reason
+
+
+def test_variants_of_one_graph_run_in_threads_as_they_run_alone() -> None:
+    simulation = all_reduces((ACROSS, 10_000, 0), (ACROSS, 30_000, 300), (INSIDE, 90_000, 0))
+    variants = [scaled_network(TWO_TIERS, 1 + i / 7) for i in range(40)]
+
+    def step(network: Network) -> int:
+        return simulate(simulation.compressed, network=network).step_ns
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(step, variants)) == [step(network) for network in variants]
