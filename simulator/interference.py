@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..graph.columns import ExecutionGraph
     from ..graph.compress import CompressedGraph
-    from .engine import Program, Replay
+    from .event_loop import Program, Replay
 
     Float = NDArray[np.float64]
 

@@ -255,7 +255,7 @@ def simulate(
     compute_scale, host_scale : float
         Multiply the durations of computation and of host work. Copies and gaps keep theirs.
     prices : Prices, optional
-        Already worked out, instead of a network.
+        Already worked out, on the network if one is given.
 
     Returns
     -------
@@ -264,21 +264,21 @@ def simulate(
     Raises
     ------
     UsageError
-        Unless exactly one of network, prices and measured is given, or for a scale that is
-        negative or not finite.
+        If a network or prices are given for a measured replay, or neither without it; or for a
+        scale that is negative or not finite.
     GraphError
         If the graph is unsound, or cannot be priced.
     NetworkError
         If the network does not fit the job, or a price comes out negative.
     """
-    if (network is not None) + (prices is not None) + measured != 1:
-        raise UsageError("give one of: a network, prices, measured transfers")
+    if (network is not None or prices is not None) == measured:
+        raise UsageError("give either a network or prices, or ask for measured transfers")
     scale = np.ones(NUM_PART_KINDS)
     scale[Flavour.COMPUTE], scale[Flavour.HOST] = compute_scale, host_scale
     if not (np.isfinite(scale) & (scale >= 0)).all():
         raise UsageError("compute_scale and host_scale must be finite and not negative")
     compressed = graph if isinstance(graph, CompressedGraph) else uncompressed(graph)
-    if network is not None:
+    if network is not None and prices is None:
         where = placement or _default_placement(compressed.graph, network)
         prices = price(compressed.graph, compressed.instances, network, where)
     measured_graph = compressed.original

@@ -240,12 +240,12 @@ def test_what_hangs_in_queues_is_named_and_does_not_hang() -> None:
         simulate(build.build(), measured=True)
 
 
-def test_exactly_one_source_of_transfer_times_is_accepted() -> None:
+def test_a_replay_is_either_priced_or_measured() -> None:
     compressed = two_ranks(Collective.BARRIER, [1, 2]).compressed
     network = Network(name="any", tiers=[Tier(size=2, bandwidth_gb_s=1.0)])
-    with pytest.raises(UsageError, match="one of"):
+    with pytest.raises(UsageError, match="either"):
         simulate(compressed)
-    with pytest.raises(UsageError, match="one of"):
+    with pytest.raises(UsageError, match="either"):
         simulate(compressed, network=network, measured=True)
 
 
