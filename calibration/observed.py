@@ -1,85 +1,131 @@
-"""What a trace says about its network: the transfer times of its operations, aggregated.
+"""What a trace says about its network: the transfer times of its operations, by kind.
 
-Here are chosen the operations whose measured transfer time means what the closed forms price.
-What network would explain these times is in `estimate`.
+Here are chosen the operations whose measured transfer time means what prices mean, and those that
+had to share ports are told from those that were alone. What a network would charge the same
+operations is in `charges`, what network explains the times in `fit`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..graph.columns import SYMMETRIC, Collective
-from ..simulator.collectives import Spread, price_spread
+from ..simulator.choice import candidate_plans
+from ..simulator.operations import find_operations, unique_rows
+from ..simulator.pricing import price, sizes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from ..graph.columns import ExecutionGraph, Instances
-    from ..simulator.collectives import Costs
-    from ..simulator.network import Tier
+    from ..simulator.choice import Plans
+    from ..simulator.network import Network
+    from ..simulator.operations import Operations
     from ..simulator.placement import Placement
+    from ..simulator.pricing import Prices
 
+    Int = NDArray[np.int64]
+    Float = NDArray[np.float64]
+    Bool = NDArray[np.bool_]
 
 #: A transfer counts for at most this factor more or less than the median of its kind.
 _OUTLIER_FACTOR = 2.0
 
+#: Two transfers meet if they overlap by more than this share of the shorter one: clocks that differ
+#: a little let neighbours overlap.
+_CHANCE = 0.02
+
 
 @dataclass(frozen=True)
 class Observed:
-    """Operations alike in type, size and spread over the scale-up domains, as rows (length K).
+    """Measured transfers (N of them), in kinds that cost the same (K of them).
 
     Attributes
     ----------
-    coll : int8
-        `Collective`.
-    size_bytes : int64
-        Input bytes of one rank; 0 for barriers.
-    spread : Spread
-        How the members sit in the domains.
-    count : int64
-        How many operations there are of the kind.
-    transfer_ns : float64
-        Mean of their transfer times, each counted as at least half and at most twice the median:
-        the replay needs their sum, not the typical one, but not a sum that a stall dominates.
-    median_ns : float64
-        Median of their transfer times.
-    overlapping : int
-        Operations, over all rows, during whose transfer one of their ranks has another transfer
-        under way.
+    coll, size_bytes : int64, shape (K,)
+        `Collective`, and the input bytes of one rank; 0 for barriers.
+    ranks, domains : int64, shape (K,)
+        Members of the group, and scale-up domains that hold them.
+    operation : int64, shape (K,)
+        One operation of the kind, as an index into `plans`.
+    shared : bool, shape (K,)
+        Whether these transfers met others on their ports, so that how long they took depends on
+        when the others were in flight.
+    plans : Plans
+        What the operations of the graph may do; for every speed of the network.
+    instance : int64, shape (N,)
+        Instance of each transfer, ascending by its start within a kind.
+    kind : int64, shape (N,)
+        Its kind, ascending.
+    step : int64, shape (N,)
+        The step in which it was launched.
+    sample_ns : float64, shape (N,)
+        How long it took, at least half and at most twice the median of its kind: a replay needs
+        the sum of transfer times, but not one that a single stall dominates.
+    median_ns : float64, shape (K,)
+        Median of what was measured.
+    meeting : int64, shape (L,)
+        All instances that met others on their ports, whether they are used or not.
     left_out : dict of str to int
         Operations that say nothing usable, by what is the matter with them.
     """
 
-    coll: NDArray[np.int8]
-    size_bytes: NDArray[np.int64]
-    spread: Spread
-    count: NDArray[np.int64]
-    transfer_ns: NDArray[np.float64]
-    median_ns: NDArray[np.float64]
-    overlapping: int
+    coll: Int
+    size_bytes: Int
+    ranks: Int
+    domains: Int
+    operation: Int
+    shared: Bool
+    plans: Plans
+    instance: Int
+    kind: Int
+    step: Int
+    sample_ns: Float
+    median_ns: Float
+    meeting: Int
     left_out: dict[str, int]
 
     def __len__(self) -> int:
         return len(self.coll)
 
-    def costs(self, tiers: Sequence[Tier]) -> list[tuple[NDArray[np.intp], Costs]]:
-        """Price the rows: for each type of operation its row numbers and their costs."""
-        priced = []
-        for coll in np.unique(self.coll):
-            rows = np.flatnonzero(self.coll == coll)
-            size = self.size_bytes[rows].astype(np.float64)
-            costs = price_spread(Collective(coll), size, self.spread.take(rows), tiers)
-            priced.append((rows, costs))
-        return priced
+    @property
+    def count(self) -> Int:
+        """Transfers of each kind, shape (K,)."""
+        return np.bincount(self.kind, minlength=len(self))
+
+    @property
+    def transfer_ns(self) -> Float:
+        """Mean of the samples of each kind, shape (K,)."""
+        total = np.bincount(self.kind, self.sample_ns, minlength=len(self))
+        mean: Float = total / np.maximum(self.count, 1)
+        return mean
+
+    def some(self, chosen: Bool) -> Observed:
+        """Some of the transfers, and the kinds that these are of."""
+        kinds, kind = np.unique(self.kind[chosen], return_inverse=True)
+        return replace(
+            self,
+            coll=self.coll[kinds],
+            size_bytes=self.size_bytes[kinds],
+            ranks=self.ranks[kinds],
+            domains=self.domains[kinds],
+            operation=self.operation[kinds],
+            shared=self.shared[kinds],
+            median_ns=self.median_ns[kinds],
+            instance=self.instance[chosen],
+            kind=kind.reshape(-1),
+            step=self.step[chosen],
+            sample_ns=self.sample_ns[chosen],
+        )
 
 
-def observe(graph: ExecutionGraph, instances: Instances, placement: Placement) -> Observed:
+def observe(
+    graph: ExecutionGraph, instances: Instances, network: Network, placement: Placement
+) -> Observed:
     """Gather the measured transfers of a graph.
 
     Used are operations in which all members wait for each other, and pairs of send and receive:
@@ -93,8 +139,11 @@ def observe(graph: ExecutionGraph, instances: Instances, placement: Placement) -
         Of a trace.
     instances : Instances
         Of that graph.
+    network : Network
+        Its shape and its algorithms count; its speeds only where algorithms compete for which
+        ports they use.
     placement : Placement
-        Where the ranks of the job sit.
+        Where the ranks of the job sit in the network.
 
     Returns
     -------
@@ -102,81 +151,83 @@ def observe(graph: ExecutionGraph, instances: Instances, placement: Placement) -
 
     Raises
     ------
-    GraphError
-        If a group or a peer is not among the ranks of the job.
+    NetworkError, GraphError
+        As `simulator.pricing.price`.
     """
-    spread = _spread(graph, instances, placement)
+    prices = price(graph, instances, network, placement)
+    operations = find_operations(graph, instances, placement)
+    plans = candidate_plans(network, placement.coordinates_in(network), operations)
+    members, domains = _spread(operations, placement)
+    alike = _alike(plans, operations)
     transfer = np.zeros(len(instances), dtype=np.int64)
     if len(instances):
         transfer = np.maximum.reduceat(graph.transfer_ns[instances.node], instances.ptr[:-1])
-    usable, left_out = _usable(instances, spread, transfer)
+    usable, left_out = _usable(instances, members[operations.of], transfer)
+    meeting = _meeting(graph, instances, prices)
 
     chosen = np.flatnonzero(usable)
-    size = np.maximum(instances.size_bytes[chosen], 0)
-    of = spread.take(chosen)
-    kinds, row, count = np.unique(
-        np.stack([instances.coll[chosen], size, of.members, of.domains, of.most, of.fewest]),
-        axis=1,
-        return_inverse=True,
-        return_counts=True,
+    first = instances.node[instances.ptr[chosen]]
+    operation = operations.of[chosen]
+    kinds, kind = unique_rows(
+        alike[operation], sizes_of(graph, instances)[chosen], meeting[chosen].astype(np.int64)
     )
-    order = np.argsort(row.reshape(-1), kind="stable")
-    times = np.split(transfer[chosen][order], np.cumsum(count)[:-1]) if len(chosen) else []
-    median = np.array([np.median(time) for time in times])
-    mean = np.array(
-        [
-            np.clip(time, middle / _OUTLIER_FACTOR, middle * _OUTLIER_FACTOR).mean()
-            for time, middle in zip(times, median, strict=True)
-        ]
-    )
+    order = np.lexsort((graph.start_ns[first], kind))
+    chosen, first, kind, operation = chosen[order], first[order], kind[order], operation[order]
+    measured = transfer[chosen].astype(np.float64)
+    begin = np.searchsorted(kind, np.arange(len(kinds)))
+    parts = np.split(measured, begin[1:]) if len(kinds) else []
+    median = np.array([np.median(times) for times in parts])
+    example = operation[begin] if len(kinds) else np.zeros(0, dtype=np.int64)
+    least, most = median[kind] / _OUTLIER_FACTOR, median[kind] * _OUTLIER_FACTOR
     return Observed(
-        coll=kinds[0].astype(np.int8),
-        size_bytes=kinds[1],
-        spread=Spread(kinds[2], kinds[3], kinds[4], kinds[5], np.zeros(len(count), np.int64)),
-        count=count,
-        transfer_ns=mean,
+        coll=np.array([operations.coll[o] for o in example.tolist()], dtype=np.int64),
+        size_bytes=kinds[:, 1],
+        ranks=members[example],
+        domains=domains[example],
+        operation=example,
+        shared=kinds[:, 2].astype(np.bool_),
+        plans=plans,
+        instance=chosen,
+        kind=kind,
+        step=graph.step[first].astype(np.int64),
+        sample_ns=np.clip(measured, least, most),
         median_ns=median,
-        overlapping=int(_overlapping(graph, instances)[chosen].sum()),
+        meeting=np.flatnonzero(meeting),
         left_out=left_out,
     )
 
 
-def _spread(graph: ExecutionGraph, instances: Instances, placement: Placement) -> Spread:
-    """How the members that every instance should have sit in the domains."""
-    first = instances.node[instances.ptr[:-1]]
-    here = graph.ranks[graph.rank_index[first]]
-    there = graph.peer[first].astype(np.int64)
-    pair = instances.coll == Collective.SEND_RECV
-    keys, row = np.unique(
-        np.stack([np.where(pair, here, -1), np.where(pair, there, instances.group)]),
-        axis=1,
-        return_inverse=True,
-    )
-    members: list[NDArray[np.int64] | list[int]] = []
-    for rank, other in keys.T.tolist():
-        if other < 0:
-            members.append([0])  # no group, or no peer: as good as alone
-        elif rank < 0:
-            members.append(placement.domains_of(graph.groups[other].ranks))
-        else:
-            members.append(placement.domains_of(sorted({rank, other})))
-    return Spread.of(members).take(row.reshape(-1))
+def _spread(operations: Operations, placement: Placement) -> tuple[Int, Int]:
+    """Members of each operation, and domains that hold them."""
+    members = np.array([len(ranks) for ranks in operations.members], dtype=np.int64)
+    domains = [len(np.unique(placement.domains_of(ranks))) for ranks in operations.members]
+    return members, np.array(domains, dtype=np.int64)
 
 
-def _usable(
-    instances: Instances, spread: Spread, transfer_ns: NDArray[np.int64]
-) -> tuple[NDArray[np.bool_], dict[str, int]]:
+def _alike(plans: Plans, operations: Operations) -> Int:
+    """Number the operations so that those that cost the same have the same number."""
+    numbers: dict[tuple[object, ...], int] = {}
+    columns = plans.costings
+    found = []
+    for index, coll in enumerate(operations.coll):
+        rows = slice(plans.first[index], plans.first[index + 1])
+        key = (coll, len(operations.members[index]), *(c[rows].tobytes() for c in columns))
+        found.append(numbers.setdefault(key, len(numbers)))
+    return np.array(found, dtype=np.int64)
+
+
+def _usable(instances: Instances, members: Int, transfer_ns: Int) -> tuple[Bool, dict[str, int]]:
     """Choose the instances that `observe` uses, and count the others by reason."""
     coll = instances.coll
     joint = np.isin(coll, [int(c) for c in SYMMETRIC]) | (coll == Collective.SEND_RECV)
-    usable = spread.members > 1
+    usable = members > 1
     left_out: Counter[str] = Counter()
     for other in np.unique(coll[usable & ~joint]):
         reason = f"{Collective(other).label} (not all members wait for each other)"
         left_out[reason] = int((usable & (coll == other)).sum())
     usable = usable & joint
     for reason, fine in (
-        ("with members that were not traced", np.diff(instances.ptr) == spread.members),
+        ("with members that were not traced", np.diff(instances.ptr) == members),
         ("without a size", (instances.size_bytes >= 0) | (coll == Collective.BARRIER)),
         ("without a positive transfer time", transfer_ns > 0),
     ):
@@ -185,19 +236,55 @@ def _usable(
     return usable, {reason: count for reason, count in left_out.items() if count}
 
 
-def _overlapping(graph: ExecutionGraph, instances: Instances) -> NDArray[np.bool_]:
-    """Instances during whose transfer one of their ranks has another under way, shape (I,)."""
-    overlapping = np.zeros(len(instances), dtype=np.bool_)
-    node = instances.node[graph.transfer_ns[instances.node] > 0]
+def _meeting(graph: ExecutionGraph, instances: Instances, prices: Prices) -> Bool:
+    """Instances whose measured transfer was in flight with another on the same port, shape (I,)."""
+    found = np.zeros(len(instances), dtype=np.bool_)
+    transfers = prices.transfers
+    if transfers is None:
+        return found
+    member = np.flatnonzero(graph.transfer_ns[instances.node] > 0)
+    node = instances.node[member]
     end = graph.end_ns[node] - graph.tail_ns[node]
     begin = end - graph.transfer_ns[node]
-    rank = graph.rank_index[node]
-    for r in range(graph.num_ranks):
-        order = np.flatnonzero(rank == r)
-        order = order[np.argsort(begin[order], kind="stable")]
-        latest = np.maximum.accumulate(end[order])
-        with_earlier = begin[order][1:] < latest[:-1]
-        with_later = begin[order][1:] < end[order][:-1]
-        overlapping[graph.instance[node[order[1:]][with_earlier]]] = True
-        overlapping[graph.instance[node[order[:-1]][with_later]]] = True
-    return overlapping
+
+    # A row for each port of each member; members of one operation do not meet each other.
+    transfer = transfers.of_member[member]
+    phases = transfers.ptr[transfer + 1] - transfers.ptr[transfer]
+    of, phase = _ranges(transfers.ptr[transfer], phases)
+    used = transfers.phase_set[phase]
+    at, place = _ranges(prices.sets.ptr[used], np.diff(prices.sets.ptr)[used])
+    instance = np.repeat(np.arange(len(instances)), np.diff(instances.ptr))[member]
+    rows, index = unique_rows(
+        prices.sets.port[place], instance[of[at]], begin[of[at]] - begin.min(initial=0)
+    )
+    until = np.zeros(len(rows), dtype=np.int64)
+    np.maximum.at(until, index, end[of[at]] - begin.min(initial=0))
+    for port in range(len(prices.ports)):
+        here = np.arange(*np.searchsorted(rows[:, 0], [port, port + 1]))
+        here = here[np.argsort(rows[here, 2], kind="stable")]
+        found[rows[here, 1]] |= _overlaps(rows[here, 1], rows[here, 2], until[here])
+    return found
+
+
+def _overlaps(owner: Int, begin: Int, end: Int) -> Bool:
+    """Which intervals, by ascending begin, overlap one of another owner by more than chance."""
+    overlaps = np.zeros(len(owner), dtype=np.bool_)
+    if not (begin[1:] < np.maximum.accumulate(end)[:-1]).any():
+        return overlaps
+    active: list[tuple[int, int, int, int]] = []
+    for row, (who, start, stop) in enumerate(
+        zip(owner.tolist(), begin.tolist(), end.tolist(), strict=True)
+    ):
+        active = [one for one in active if one[1] > start]
+        for first, last, whose, other in active:
+            least = _CHANCE * min(stop - start, last - first)
+            if whose != who and min(stop, last) - start > least:
+                overlaps[[row, other]] = True
+        active.append((start, stop, who, row))
+    return overlaps
+
+
+def _ranges(first: Int, count: Int) -> tuple[Int, Int]:
+    """Concatenate ranges: which each number is of, and the numbers."""
+    of = np.repeat(np.arange(len(count)), count)
+    return of, np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count) + first[of]

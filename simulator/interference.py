@@ -82,11 +82,12 @@ class Busy:
 def sensitive(graph: ExecutionGraph) -> NDArray[np.bool_]:
     """Nodes that slow down beside a transfer: device compute, or a CPU job's host work."""
     kind = graph.lanes.kind[graph.lane]
-    on_device = (graph.flavour == Flavour.COMPUTE) & (kind == LaneKind.STREAM)
+    on_device: NDArray[np.bool_] = (graph.flavour == Flavour.COMPUTE) & (kind == LaneKind.STREAM)
     if graph.source != "kineto-cpu":
         return on_device
-    host_work = np.isin(graph.flavour, [int(Flavour.COMPUTE), int(Flavour.HOST)])
-    return host_work & (kind == LaneKind.HOST)
+    host_work: NDArray[np.bool_] = np.isin(graph.flavour, [int(Flavour.COMPUTE), int(Flavour.HOST)])
+    on_host: NDArray[np.bool_] = host_work & (kind == LaneKind.HOST)
+    return on_host
 
 
 def measured_busy(graph: ExecutionGraph) -> list[Busy]:

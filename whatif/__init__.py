@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .base.errors import GraphError, NetworkError, TraceError, UsageError, WhatIfError
     from .conversion import gen_gpu_chakra_et, load
     from .explanation import explain
+    from .fitting import calibrate
     from .inspection import inspect
     from .simulations import clusters, simulate, sweep, utility
     from .simulator.network import load_network, preset_names, save_network
@@ -32,6 +33,7 @@ __all__ = [
     "TraceError",
     "UsageError",
     "WhatIfError",
+    "calibrate",
     "clusters",
     "explain",
     "gen_gpu_chakra_et",
@@ -48,6 +50,7 @@ __all__ = [
 _WHERE = {
     "conversion": ("gen_gpu_chakra_et", "load"),
     "explanation": ("explain",),
+    "fitting": ("calibrate",),
     "inspection": ("inspect",),
     "simulations": ("clusters", "simulate", "sweep", "utility"),
     "base.errors": ("GraphError", "NetworkError", "TraceError", "UsageError", "WhatIfError"),

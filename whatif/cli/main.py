@@ -12,6 +12,7 @@ import sys
 import typer
 
 from ..base.errors import WhatIfError
+from .calibrate import calibrate
 from .clusters import clusters
 from .convert import convert
 from .explain import explain
@@ -32,7 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, convert, simulate, explain, sweep, utility, clusters):
+for command in (inspect, convert, simulate, explain, sweep, utility, clusters, calibrate):
     app.command()(command)
 
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from whatif.base.errors import GraphError, NetworkError
 from whatif.calibration.baseline import baseline_network
-from whatif.calibration.estimate import Estimate, estimate_network
+from whatif.calibration.calibrate import Calibration, calibrate
+from whatif.calibration.parameters import Prior
 from whatif.converters.kineto.convert import convert_kineto
 from whatif.graph.build import GraphBuilder
 from whatif.graph.columns import Collective, ExecutionGraph, Flavour, Group, Kind, LaneKind
@@ -113,9 +114,9 @@ def faster(network: Network, *changes: dict[str, float]) -> Network:
     return msgspec.structs.replace(network, tiers=tiers)
 
 
-def estimated(graph: ExecutionGraph, preset: Network, *, fit_nominal: bool = False) -> Estimate:
+def estimated(graph: ExecutionGraph, preset: Network, *, fit_nominal: bool = False) -> Calibration:
     placement = place(preset, graph.ranks, graph.hosts, graph.world_size)
-    return estimate_network(graph, preset, placement, fit_nominal=fit_nominal)
+    return calibrate(graph, preset, placement, prior=Prior(fit_nominal=fit_nominal))
 
 
 def said(notes: Sequence[str], *words: str) -> bool:
@@ -214,7 +215,7 @@ def test_links_without_a_nominal_speed_get_what_transfers_reach() -> None:
     estimate = estimated(graph, preset, fit_nominal=True)
     tier = estimate.network.tiers[0]
     assert (tier.bandwidth_gb_s, tier.efficiency) == (pytest.approx(0.06, rel=0.02), 1.0)
-    assert said(estimate.assumptions, "nominal speed", "unknown", "0.06 GB/s", "efficiency")
+    assert said(estimate.notes, "nominal speed", "unknown", "0.06 GB/s", "efficiency")
 
 
 # What they do not.
@@ -226,8 +227,8 @@ def test_one_size_leaves_latency_and_base_at_the_preset() -> None:
     estimate = estimated(graph, ONE_TIER)
     tier, preset = estimate.network.tiers[0], ONE_TIER.tiers[0]
     assert (tier.latency_ns, tier.base_ns) == (preset.latency_ns, preset.base_ns)
-    assert said(estimate.assumptions, "scaleup", "latency 1 us", "base 8 us", "not determine them")
-    assert said(estimate.assumptions, "efficiency", "300 GB/s", "4 measured transfers", "0.8")
+    assert said(estimate.notes, "scaleup", "latency 1 us", "base 8 us", "not determine them")
+    assert said(estimate.notes, "efficiency", "300 GB/s", "4 measured transfers", "0.8")
     assert estimate.rows[0].model_ns == pytest.approx(estimate.rows[0].measured_ns, rel=1e-4)
     assert abs(step_error_pct(graph, estimate.network)) < 0.01
     assert tier.source.startswith("efficiency: estimated from the trace")
@@ -240,7 +241,7 @@ def test_small_messages_leave_the_bandwidth_at_the_preset() -> None:
     tier = estimate.network.tiers[0]
     assert tier.efficiency == ONE_TIER.tiers[0].efficiency
     assert tier.latency_ns > 2000
-    assert said(estimate.assumptions, "bandwidth 300 GB/s and efficiency 0.8", "not determine")
+    assert said(estimate.notes, "bandwidth 300 GB/s and efficiency 0.8", "not determine")
     assert abs(step_error_pct(graph, estimate.network)) < 0.1
 
 
@@ -249,7 +250,7 @@ def test_a_tier_without_transfers_stays_as_it_is() -> None:
     graph = job([Op(REDUCE, size, (0, 1, 2, 3)) for size in SIZES], truth)
     estimate = estimated(graph, PRESET)
     assert estimate.network.tiers[1] == PRESET.tiers[1]
-    assert said(estimate.assumptions, "scaleout", "no measured transfer uses it", "preset")
+    assert said(estimate.notes, "scaleout", "no measured transfer uses it", "nominal network")
 
 
 def test_without_any_usable_transfer_the_preset_stays() -> None:
@@ -259,7 +260,7 @@ def test_without_any_usable_transfer_the_preset_stays() -> None:
     assert estimate.network.tiers == PRESET.tiers
     assert estimate.network.name == PRESET.name
     assert estimate.rows == ()
-    assert said(estimate.assumptions, "scaleup: no measured transfer")
+    assert said(estimate.notes, "scaleup: no measured transfer")
 
 
 def test_operations_that_say_nothing_are_counted() -> None:
@@ -278,7 +279,7 @@ def test_operations_that_say_nothing_are_counted() -> None:
     estimate = estimated(graph, ONE_TIER)
     assert [row.count for row in estimate.rows] == [1]
     assert said(
-        estimate.assumptions,
+        estimate.notes,
         "2 broadcast (not all members wait for each other)",
         "1 with members that were not traced",
         "1 without a size",
@@ -295,8 +296,8 @@ def test_faster_than_nominal_is_capped_and_said() -> None:
     estimate = estimated(graph, ONE_TIER)
     assert estimate.network.tiers[0].efficiency == 1
     assert estimate.network.tiers[0].bandwidth_gb_s == 300
-    assert said(estimate.assumptions, "more than the nominal 300 GB/s", "capped at 1")
-    assert said(estimate.assumptions, "explains these transfers poorly", "1 all-reduce of 134.2 MB")
+    assert said(estimate.notes, "more than the nominal 300 GB/s", "capped at 1")
+    assert said(estimate.notes, "explains these transfers poorly", "1 all-reduce of 134.2 MB")
 
 
 def test_a_kind_that_the_model_does_not_describe_bends_nothing_and_is_named() -> None:
@@ -305,7 +306,7 @@ def test_a_kind_that_the_model_does_not_describe_bends_nothing_and_is_named() ->
     graph = job(ops, truth)
     estimate = estimated(graph, ONE_TIER)
     assert estimate.network.tiers[0].efficiency == pytest.approx(0.5, rel=0.05)
-    assert said(estimate.assumptions, "poorly", "1 all-to-all of 4.096 kB", "900 us measured")
+    assert said(estimate.notes, "poorly", "1 all-to-all of 4.096 kB", "900 us measured")
 
 
 def test_a_stall_counts_as_twice_the_median() -> None:
@@ -319,8 +320,8 @@ def test_transfers_that_share_links_are_counted() -> None:
     first = Op(REDUCE, 1 << 24)
     ops = [first, first._replace(ranks=(0, 1), beside=True), first, first]
     alone = estimated(job([first] * 3, ONE_TIER), ONE_TIER)
-    assert not said(alone.assumptions, "overlap")
-    assert said(estimated(job(ops, ONE_TIER), ONE_TIER).assumptions, "2 of 4", "overlap")
+    assert not said(alone.notes, "overlap")
+    assert said(estimated(job(ops, ONE_TIER), ONE_TIER).notes, "2 of 4", "overlap")
 
 
 # Which network.
