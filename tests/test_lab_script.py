@@ -13,6 +13,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -235,7 +236,8 @@ def test_a_rank_that_fails_is_quoted_and_ends_the_others(lab: Any, tmp_path: Pat
 
 def test_a_signal_to_stop_waits_for_the_ranks_and_ends_them(lab: Any, tmp_path: Path) -> None:
     with lab.signals_held_back():
-        os.kill(os.getpid(), signal.SIGTERM)
+        # To this thread: in a process of the tests another thread could get it and end them all.
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         with pytest.raises(lab.StoppedError) as stopped:
             lab.Machine().run_ranks([["sleep", "60"]], tmp_path / "run")
     assert stopped.value.args == (signal.SIGTERM,)
