@@ -364,7 +364,7 @@ def test_help_imports_nothing_slow() -> None:
         "sys.exit(sorted(slow & set(sys.modules)) or None)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-c", script], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -372,7 +372,7 @@ def test_help_imports_nothing_slow() -> None:
 def test_a_closed_pipe_is_no_error() -> None:
     script = "from whatif.cli.main import run; run()"
     with subprocess.Popen(
-        [sys.executable, "-c", script, "sweep", "--help"],
+        [sys.executable, "-P", "-c", script, "sweep", "--help"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -391,7 +391,7 @@ def test_every_public_name_is_there_and_loads_nothing_before_it_is_used() -> Non
     with pytest.raises(AttributeError, match="nothing"):
         whatif.nothing  # type: ignore[attr-defined]  # noqa: B018
     script = "import sys, whatif; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-P", "-c", script], check=False).returncode == 0
 
 
 def test_the_subpackage_utility_does_not_hide_the_function() -> None:
@@ -400,7 +400,7 @@ def test_the_subpackage_utility_does_not_hide_the_function() -> None:
         "import whatif\n"
         "assert callable(whatif.utility)\n"
     )
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-P", "-c", script], check=False).returncode == 0
 
 
 README = Path(__file__).parent.parent / "README.md"
