@@ -46,6 +46,7 @@ def sweep_frame(jobs: Sequence[SweepResult]) -> pd.DataFrame:
             "baseline_step_ns": job.baseline_step_ns,
             "baseline_error_pct": job.baseline_error_pct,
             "beyond_limit": job.beyond_limit,
+            "noise_pct": job.noise_pct,
         }
         for row in job.results:
             fields = msgspec.structs.asdict(row)
@@ -64,6 +65,7 @@ def sweep_frame(jobs: Sequence[SweepResult]) -> pd.DataFrame:
         *("baseline_step_ns", "baseline_error_pct", "beyond_limit", "resource", "factor"),
         *("step_ns", "utility_pct", "utility_min_pct", "utility_max_pct", "bound_pct"),
         *("bound_reason", "shape_change", "refused_reason"),
+        *("utility_low_pct", "utility_high_pct", "verdict", "noise_pct"),
     ]
     return _frame(rows, columns)
 

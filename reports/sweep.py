@@ -11,7 +11,10 @@ from .steps import mark, sweep_header
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..sweeps.results import SweepResult
+    from ..sweeps.results import ResultRow, SweepResult
+
+# All other verdicts say what is missing, which is the same for all rows: it stands below.
+_JUDGED = ("significant", "within noise")
 
 
 def sweep_report(result: SweepResult) -> list[RenderableType]:
@@ -38,20 +41,19 @@ def sweep_report(result: SweepResult) -> list[RenderableType]:
 def result_table(result: SweepResult) -> list[RenderableType]:
     """Show the results alone, and below them what they lack and why."""
     table = text.Columns(
-        names=["resource"], numbers=["factor", "step", "utility", "over the steps", "bound"]
+        names=["resource"],
+        numbers=["factor", "step", "utility", "interval", "verdict", "bound"],
     )
     unbounded: dict[str, list[str]] = {}
     changed = []
     for row in result.results:
-        over = text.NONE
-        if row.utility_range_pct is not None:
-            over = " to ".join(text.percent(value) for value in row.utility_range_pct)
         table.row(
             row.resource,
             f"{row.factor:g}",
             text.time(row.step_ns),
             text.percent(row.utility_pct),
-            over,
+            interval(row),
+            row.verdict if row.verdict in _JUDGED else text.NONE,
             text.percent(row.bound_pct),
         )
         label = f"{row.resource} x{row.factor:g}"
@@ -61,6 +63,7 @@ def result_table(result: SweepResult) -> list[RenderableType]:
             changed.append(f"{label}: {row.shape_change}")
     return [
         *table.titled(f"What a better resource is worth{mark(result)}"),
+        *interval_remarks(result),
         *text.remarks("Changes the shape", changed),
         *text.remarks(
             "No bound", (f"{', '.join(names)}: {reason}" for reason, names in unbounded.items())
@@ -69,3 +72,22 @@ def result_table(result: SweepResult) -> list[RenderableType]:
             "Not applicable", (f"{one.resource}: {one.reason}" for one in result.refused)
         ),
     ]
+
+
+def interval(row: ResultRow) -> str:
+    """Write from where to where a utility may be."""
+    if row.utility_low_pct is None or row.utility_high_pct is None:
+        return text.NONE
+    return f"{text.percent(row.utility_low_pct)} to {text.percent(row.utility_high_pct)}"
+
+
+def interval_remarks(result: SweepResult) -> list[RenderableType]:
+    """Say what the intervals rest on, and what the verdicts."""
+    lines = [f"interval: {result.interval_basis}"]
+    if result.noise_pct is not None:
+        lines.append(
+            f"noise: {text.percent(result.noise_pct)}, two standard errors of the measured steps"
+        )
+    missing = dict.fromkeys(row.verdict for row in result.results if row.verdict not in _JUDGED)
+    lines += [f"no verdict: {verdict}" for verdict in missing]
+    return text.remarks("How sure that is", lines)

@@ -42,6 +42,14 @@ def utility_report(result: UtilityResult) -> list[RenderableType]:
             (f"{n}{mark(j)}" for n, j in zip(names, result.jobs, strict=True) if mark(j)),
         ),
         *text.remarks(
+            "Not significant",
+            (
+                f"{name}, {', '.join(unsure)}: {verdict}"
+                for name, job in zip(names, result.jobs, strict=True)
+                for verdict, unsure in _not_significant(job).items()
+            ),
+        ),
+        *text.remarks(
             "Not applicable",
             (
                 f"{name}, {one.resource}: {one.reason}"
@@ -69,6 +77,15 @@ def _cells(name: str, job: SweepResult, resources: list[str]) -> list[str]:
         text.percent(job.baseline_error_pct, sign=True),
         *(text.percent(utility.get(resource)) for resource in resources),
     ]
+
+
+def _not_significant(job: SweepResult) -> dict[str, list[str]]:
+    """Resources whose utility does not stand out, by what the verdict says of them."""
+    found: dict[str, list[str]] = {}
+    for row in job.results:
+        if row.verdict != "significant":
+            found.setdefault(row.verdict, []).append(row.resource)
+    return found
 
 
 def _short_names(traces: list[str]) -> list[str]:

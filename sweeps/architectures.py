@@ -217,7 +217,8 @@ def _grid(job: Job, wanted: Plan) -> list[Site]:
             raise _no_scaleout(
                 template, f"{placement.num_domains} domains of {size} ranks need one"
             )
-        network = replace(template, tiers=tiers, assumptions=notes)
+        # The template's alternatives are of its own sizes and bandwidths.
+        network = replace(template, tiers=tiers, alternatives=[], assumptions=notes)
         change = _shape_change(job.placement, placement)
         found.append(Site(_described(name, network, placement, shape_change=change), placement))
     return found

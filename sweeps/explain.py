@@ -18,6 +18,7 @@ from ..graph.steps import headline_steps
 from ..simulator.explain import path_places
 from ..simulator.exposure import exposures
 from ..simulator.run import simulate
+from .intervals import without_alternatives
 from .resources import DURATIONS, RESOURCES, ResourceError
 from .results import ExplainResult, Refused, Worth
 from .run import result_row, sweep
@@ -111,7 +112,9 @@ def _variants(single: Single, progress: Progress) -> tuple[list[ResultRow], list
     """Simulate every resource that the job has at every factor."""
     if single.job is None:
         return _measured_variants(single.simulation)
-    swept = sweep(single.job, list(RESOURCES), _FACTORS, list_refused=True, progress=progress)
+    # What is reported has no intervals.
+    job = without_alternatives(single.job)
+    swept = sweep(job, list(RESOURCES), _FACTORS, list_refused=True, progress=progress)
     return swept.results, [one for one in swept.refused if one.factor == _FACTORS[0]]
 
 

@@ -55,6 +55,11 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
         (baseline step - step) / baseline step x 100.
     utility_range_pct : (float, float) or None
         The least and the most of the same over the steady steps; None for a single step.
+    utility_low_pct, utility_high_pct : float or None
+        Where the utility is, as far as the calibration and the spread over steps tell
+        (`intervals.interval`); None where neither does.
+    verdict : str
+        ``significant``, ``within noise``, or what is missing to tell (`intervals.judge`).
     bound_pct : float or None
         The most that `utility_pct` can be: from what the resource owns of the baseline's
         critical path.
@@ -69,6 +74,9 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     step_ns: int
     utility_pct: float
     utility_range_pct: tuple[float, float] | None
+    utility_low_pct: float | None
+    utility_high_pct: float | None
+    verdict: str
     bound_pct: float | None
     bound_reason: str | None
     shape_change: str | None
@@ -141,12 +149,19 @@ class SweepResult(JobResult, frozen=True, kw_only=True):
 
     Attributes
     ----------
+    noise_pct : float or None
+        How far the measured step may be off by chance (`intervals.noise_pct`); None where fewer
+        than two steady steps were measured.
+    interval_basis : str
+        What the intervals of the results rest on, in words.
     results : list of ResultRow
         By resource, then factor, in the order asked for.
     refused : list of Refused
         Resources that do not apply.
     """
 
+    noise_pct: float | None
+    interval_basis: str
     results: list[ResultRow]
     refused: list[Refused]
 

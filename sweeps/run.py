@@ -1,6 +1,7 @@
 """Run a sweep: every named resource of a job at every factor.
 
-The job comes prepared (`job.prepare`), so each variant costs one pricing and one replay.
+The job comes prepared (`job.prepare`), so each variant costs one pricing and one replay, and as
+much again on every alternative of the network.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ..base.settings import DEFAULT_LIMIT_PCT
 from ..graph.steps import headline_ns
 from ..simulator.critical_path import utility_bound
 from ..simulator.run import simulate
+from .intervals import basis, interval, judge, noise_pct, on_alternative
 from .job import LIMITS, beyond_limit, check_limit, job_step_times
 from .resources import ResourceError, find_resources
 from .results import Refused, ResultRow, SweepResult
@@ -95,11 +97,19 @@ def sweep(
     def row(of: tuple[Resource, float, Variant]) -> ResultRow:
         resource, factor, variant = of
         simulation = simulate_variant(job, variant)
-        return result_row(baseline, simulation, resource.name, factor, variant.shape_change)
+        return result_row(
+            baseline,
+            simulation,
+            resource.name,
+            factor,
+            variant.shape_change,
+            [utility_on(other, resource, factor) for other in others],
+        )
 
     results = []
     # Threads are enough: the compiled engine works without the interpreter's lock.
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        others = list(pool.map(lambda tiers: on_alternative(job, tiers), job.network.alternatives))
         for done, result in enumerate(pool.map(row, variants)):
             results.append(result)
             progress("simulating variants", done + 1, len(variants))
@@ -119,6 +129,8 @@ def sweep(
         beyond_limit=beyond_limit(job.baseline_error_pct, limit_pct),
         warnings=job.warnings,
         limits=list(LIMITS),
+        noise_pct=noise_pct(baseline),
+        interval_basis=basis(len(others), len(baseline.steps)),
         results=results,
         refused=refused,
     )
@@ -186,12 +198,30 @@ def simulate_variant(job: Job, variant: Variant) -> Simulation:
     )
 
 
+def utility_on(other: Job, resource: Resource, factor: float) -> float:
+    """Simulate the utility of a resource on an alternative of a job's network, in percent.
+
+    Where the resource plays no part on it, as a latency does that is 0 there, it is worth 0.
+
+    Raises
+    ------
+    NetworkError, GraphError
+        If the variant cannot be simulated.
+    """
+    try:
+        variant = resource.vary(other, factor)
+    except ResourceError:
+        return 0.0
+    return _utility_pct(other.baseline.step_ns, simulate_variant(other, variant).step_ns)
+
+
 def result_row(
     baseline: Simulation,
     simulation: Simulation,
     resource: str,
     factor: float,
     shape_change: str | None = None,
+    alternatives_pct: Sequence[float] = (),
 ) -> ResultRow:
     """Compare a variant with its baseline.
 
@@ -205,6 +235,8 @@ def result_row(
         How many times.
     shape_change : str, optional
         What is different in the shape of the network.
+    alternatives_pct : sequence of float
+        The utility on each alternative of the network.
     """
     if shape_change is not None:
         bound, reason = None, "the variant changes the shape of the network"
@@ -214,16 +246,25 @@ def result_row(
     base_ns, step_ns = headline_ns(before), headline_ns(after)
     if bound is not None:
         bound = min(bound + _ROUNDING_NS / base_ns * 100, 100.0)
+    utility, over_steps = _utility_pct(base_ns, step_ns), _range(before, after)
+    span = interval(utility, alternatives_pct, over_steps)
     return ResultRow(
         resource=resource,
         factor=factor,
         step_ns=step_ns,
-        utility_pct=(base_ns - step_ns) / base_ns * 100,
-        utility_range_pct=_range(before, after),
+        utility_pct=utility,
+        utility_range_pct=over_steps,
+        utility_low_pct=None if span is None else span[0],
+        utility_high_pct=None if span is None else span[1],
+        verdict=judge(utility, span, noise_pct(baseline), len(before)),
         bound_pct=bound,
         bound_reason=reason or None,
         shape_change=shape_change,
     )
+
+
+def _utility_pct(base_ns: int, step_ns: int) -> float:
+    return (base_ns - step_ns) / base_ns * 100
 
 
 def _range(

@@ -36,7 +36,7 @@ ARROWS: dict[str, set[str]] = {
 }
 FLOOR = {"base", "configs"}
 # Reports know what an engine returns, never the engine.
-RESULT_MODULE = re.compile(r"whatif\.\w+\.(\w+\.)*results?")
+RESULT_MODULE = re.compile(r"whatif\.\w+\.(\w+\.)*(\w+_)?results?\b")
 
 
 def module_name(file: Path) -> str:

@@ -57,6 +57,9 @@ ROW = ResultRow(
     step_ns=80_000_000,
     utility_pct=20,
     utility_range_pct=(19.5, 21.25),
+    utility_low_pct=18.0,
+    utility_high_pct=22.5,
+    verdict="significant",
     bound_pct=25,
     bound_reason=None,
     shape_change=None,
@@ -81,6 +84,8 @@ SWEEP = SweepResult(
     beyond_limit=False,
     warnings=[],
     limits=["the weather"],
+    noise_pct=4.0,
+    interval_basis="a hunch",
     results=[
         ROW,
         replace(ROW, resource="scaleup_domain", bound_pct=None, bound_reason="other shape",
@@ -187,7 +192,8 @@ def line(output: str, start: str) -> str:
 
 def test_a_sweep_shows_results_reasons_network_and_assumptions() -> None:
     output = shown(sweep_report(SWEEP))
-    assert line(output, "scaleup_bw") == "scaleup_bw 2 80 ms 20.00 % 19.50 % to 21.25 % 25.00 %"
+    wanted = "scaleup_bw 2 80 ms 20.00 % 18.00 % to 22.50 % significant 25.00 %"
+    assert line(output, "scaleup_bw") == wanted
     assert line(output, "scaleup_domain")[-1] == text.NONE
     for wanted in (
         "scaleup_domain x2: other shape",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .simulations import clusters, simulate, sweep, utility
     from .simulator.network import load_network, preset_names, save_network
     from .sweeps.resources import ResourceError
+    from .validation import validate
 
 __all__ = [
     "GraphError",
@@ -45,6 +46,7 @@ __all__ = [
     "simulate",
     "sweep",
     "utility",
+    "validate",
 ]
 
 _WHERE = {
@@ -56,6 +58,7 @@ _WHERE = {
     "base.errors": ("GraphError", "NetworkError", "TraceError", "UsageError", "WhatIfError"),
     "simulator.network": ("load_network", "preset_names", "save_network"),
     "sweeps.resources": ("ResourceError",),
+    "validation": ("validate",),
 }
 _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 

@@ -21,6 +21,7 @@ from .output import say
 from .simulate import simulate
 from .sweep import sweep
 from .utility import utility
+from .validate import validate
 
 app = typer.Typer(
     name="whatif",
@@ -33,7 +34,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, convert, simulate, explain, sweep, utility, clusters, calibrate):
+for command in (
+    *(inspect, convert, simulate, explain, sweep, utility, clusters, calibrate),
+    validate,
+):
     app.command()(command)
 
 
