@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from ..base.errors import GraphError, UsageError
+from ..base.errors import GraphError, UsageError, WhatIfError
 from . import chakra_format as fmt
 from .chakra_plan import ExportPlan, plan_export
 from .columns import EdgeKind, Flavour, Kind, LaneKind
@@ -80,8 +80,11 @@ def write_et(
     names = [_writable(name) for name in graph.names]
     job = _job_tables(graph, names).encode()
     made = not directory.exists()
-    directory.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=".whatif-", dir=directory))
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".whatif-", dir=directory))
+    except OSError as error:
+        raise WhatIfError(f"cannot be written: {error.strerror}", file=directory) from error
     placed: list[Path] = []
     try:
         for npu in range(graph.num_ranks):

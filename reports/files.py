@@ -29,6 +29,9 @@ def write_whole(path: Path, save: Callable[[str], object]) -> None:
         If it cannot be written; the file is then as it was before.
     """
     name = ""
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise WhatIfError("cannot be written: it is no regular file", file=path)
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         os.close(handle)

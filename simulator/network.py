@@ -494,6 +494,8 @@ def _presets() -> Traversable:
 def _parse(content: bytes, file: str) -> Network:
     try:
         raw = yaml.safe_load(content)
+    except RecursionError as error:
+        raise NetworkError("not a network: nested too deeply", file=file) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}" if mark else None

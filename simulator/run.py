@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from .pricing import Prices
 
 
+#: No single transfer may take longer: 11 days, of which a job of many still fits the clock.
+MOST_NS = 1e15
+
 # Two transfers that only touch, one ending as the other begins, may meet for a rounding error.
 _NOTICEABLE_NS = 1e-3
 
@@ -397,7 +400,7 @@ def _transfers(
 
 
 def _check_prices(compressed: CompressedGraph, total_ns: NDArray[np.float64]) -> None:
-    bad = np.flatnonzero(~(np.isfinite(total_ns) & (total_ns >= 0)))
+    bad = np.flatnonzero(~((total_ns >= 0) & (total_ns <= MOST_NS)))
     if len(bad):
         graph, instances = compressed.graph, compressed.instances
         node = int(instances.node[instances.ptr[bad[0]]])

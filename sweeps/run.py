@@ -136,6 +136,10 @@ def sweep(
     )
 
 
+#: Factors beyond this make times that no clock of ours can count.
+LEAST_FACTOR = 1e-6
+
+
 def check_factors(factors: Sequence[float]) -> list[float]:
     """Leave each factor once.
 
@@ -149,6 +153,11 @@ def check_factors(factors: Sequence[float]) -> list[float]:
     for factor in factors:
         if not (math.isfinite(factor) and factor > 0):
             raise UsageError(f"a factor must be a positive number, is {factor:g}")
+        if not LEAST_FACTOR <= factor <= 1 / LEAST_FACTOR:
+            raise UsageError(
+                f"a factor must lie between {LEAST_FACTOR:g} and {1 / LEAST_FACTOR:g}, is "
+                f"{factor:g}"
+            )
     return list(dict.fromkeys(factors))
 
 

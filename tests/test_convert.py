@@ -411,3 +411,43 @@ def test_a_full_launch_queue_holds_the_host_back_only_as_long_as_the_device_does
     faster = queue_of_launches(50)
     assert simulate(graph, measured=True, compute_scale=0.5).step_ns == round(faster[-1][3] * 1000)
     assert any("full launch queue" in item.evidence for item in graph.coverage.inferred)
+
+
+def test_operations_without_a_duration_begin_and_end(tmp_path: Path) -> None:
+    """Whole microseconds round short operations of old traces to nothing."""
+    file = KinetoFile(0, 1)
+    file.top["deviceProperties"] = []
+    file.step(1, 0, 100)
+    file.op("outer", 10, 50)
+    file.op("nothing", 10, 0)
+    file.op("nothing", 30, 0)
+    file.op("next", 60, 0)
+    file.write(tmp_path)
+    graph = convert_kineto(tmp_path)
+    assert graph.source == "kineto-cpu"
+    compute = graph.dur_ns[graph.flavour == Flavour.COMPUTE]
+    assert compute.sum() == 50_000
+    assert simulate(graph, measured=True).step_ns == 100_000
+
+
+def test_a_step_that_one_rank_did_not_record_is_not_swallowed(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        file = KinetoFile(rank, 2)
+        for number in (1, 2, 3):
+            if (rank, number) != (1, 2):
+                file.step(number, 100 * number, 90)
+            file.kernel("work", 100 * number + 20, 30, launched=100 * number + 10)
+        file.write(tmp_path)
+    with pytest.raises(TraceError, match="did not record ProfilerStep#2") as error:
+        convert_kineto(tmp_path)
+    assert error.value.rank == 1
+
+
+def test_ranks_that_disagree_about_the_size_of_the_job_are_refused(tmp_path: Path) -> None:
+    for rank, world in ((0, 3), (1, 2)):
+        file = KinetoFile(rank, world)
+        file.step(1, 0, 100)
+        file.kernel("work", 20, 30, launched=10)
+        file.write(tmp_path)
+    with pytest.raises(TraceError, match="2 ranks, but rank0_trace"):
+        convert_kineto(tmp_path)

@@ -129,6 +129,30 @@ def test_every_communication_kernel_becomes_a_node(shared_data: Path) -> None:
     assert (graph.size_bytes[nodes] > 0).all()
 
 
+#: What becomes of each file of data/traces/bad that is a trace.
+BAD_TRACES = {
+    "hta_distinfo_without_rank.json.gz": None,
+    "hta_no_distinfo.json.gz": None,
+    "hta_non_gpu.json.gz": None,
+    "hta_large_integer_rank70.json.gz": "not traced",
+    "lfs_pointer.tgz": "Git LFS",
+    "symlink_text.pt.trace.json.gz": "link",
+    "utf8_mangled.xplane.pb.gz": "XLA",
+}
+
+
+@pytest.mark.parametrize("name", BAD_TRACES)
+def test_bad_traces_are_refused_or_converted_as_they_deserve(name: str, shared_data: Path) -> None:
+    path, refusal = shared_data / "traces/bad" / name, BAD_TRACES[name]
+    if refusal is None:
+        graph = convert_kineto(path)
+        check_identity(graph, simulate(graph, measured=True))
+        assert graph.num_nodes > 0
+    else:
+        with pytest.raises(TraceError, match=refusal):
+            convert_kineto(path)
+
+
 def test_thinned_ranks_that_do_not_fit_together_are_refused(shared_data: Path) -> None:
     with pytest.raises(TraceError, match="not traced"):
         convert_kineto(shared_data / "traces/gpu/sampled_2of128")

@@ -8,6 +8,9 @@ import yaml
 
 from .base.errors import NetworkError
 
+#: Domains are numbered from 0; no machine has more.
+MOST_DOMAINS = 1 << 31
+
 
 def read_rank_map(path: str | Path) -> dict[int, int]:
     """Read a rank map.
@@ -32,8 +35,10 @@ def read_rank_map(path: str | Path) -> dict[int, int]:
         raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise NetworkError(f"cannot be read: {error.strerror}", file=path) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise NetworkError("is not YAML", file=path) from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}" if mark else None
+        raise NetworkError("is not YAML", file=path, place=place) from error
     if isinstance(raw, list):
         raw = dict(enumerate(raw))
     if not isinstance(raw, dict) or not raw:
@@ -53,6 +58,8 @@ def read_rank_map(path: str | Path) -> dict[int, int]:
             raise NetworkError(
                 f"the domain {domain!r} is neither a number nor a name", file=path, rank=rank
             )
+        if isinstance(domain, int) and not 0 <= domain < MOST_DOMAINS:
+            raise NetworkError(f"{domain} is no number of a domain", file=path, rank=rank)
         domains[rank] = domain
     if all(isinstance(domain, int) for domain in domains.values()):
         return {rank: int(domain) for rank, domain in domains.items()}

@@ -99,6 +99,15 @@ def convert_kineto(
             rank=traces[0].rank,
         )
     numbers = [int(t.rank or 0) for t in traces]
+    sizes = {t.world_size: t for t in traces if t.world_size}
+    if len(sizes) > 1:
+        one, other = list(sizes.values())[:2]
+        raise TraceError(
+            f"says that the job has {other.world_size} ranks, but {one.path.name} says "
+            f"{one.world_size}",
+            file=other.path,
+            rank=other.rank,
+        )
     world = max([t.world_size or 0 for t in traces] + [number + 1 for number in numbers])
     windows = select_steps([find_windows(t) for t in traces], steps)
     chosen = _choose_model(model, traces, windows, on_device=on_device)
@@ -166,6 +175,8 @@ def _choose_model(
     on_device: bool,
 ) -> DependencyModel:
     """Take the richest model that the trace supports, or the one that is wanted."""
+    if wanted not in (None, "host", "stream", "serial"):
+        raise UsageError(f"unknown model {wanted!r}; there are host, stream and serial")
     if not on_device:
         if wanted == "stream":
             raise UsageError(

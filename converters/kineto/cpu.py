@@ -152,6 +152,10 @@ def read_main(trace: KinetoTrace, comms: Comms, windows: Windows) -> MainThread:
     return main
 
 
+# What happens at a boundary; at one moment operations end before others begin.
+_ENDS, _BEGINS, _PASSES = range(3)
+
+
 def _silences(trace: KinetoTrace, main: MainThread, windows: Windows) -> list[tuple[int, int, int]]:
     """Stretches without any event boundary: (begin, end, innermost open event or -1)."""
     boundaries: list[tuple[int, int, int]] = []
@@ -164,22 +168,25 @@ def _silences(trace: KinetoTrace, main: MainThread, windows: Windows) -> list[tu
         if stack:
             has_child.add(stack[-1])
         stack.append(event)
-        boundaries.append((start, 1, event))
-        boundaries.append((start + int(trace.dur_ns[event]), 0, event))
+        if trace.dur_ns[event]:
+            boundaries.append((start, _BEGINS, event))
+            boundaries.append((start + int(trace.dur_ns[event]), _ENDS, event))
+        else:
+            boundaries.append((start, _PASSES, event))
     boundaries.sort(key=lambda b: (b[0], b[1]))
     found = []
     open_events: list[int] = []
     previous = windows.begin_ns[0]
-    for time, opens, event in [*boundaries, (windows.end_ns[-1], 1, -1)]:
+    for time, what, event in [*boundaries, (windows.end_ns[-1], _PASSES, -1)]:
         if time > previous:
             inner = open_events[-1] if open_events else -1
             # A leaf operation computes; an open one with others inside it may be waiting.
             if inner < 0 or inner in has_child:
                 found.append((previous, time, inner))
         previous = max(previous, time)
-        if opens:
+        if what == _BEGINS:
             open_events.append(event)
-        elif event in open_events:
+        elif what == _ENDS:
             open_events.remove(event)
     return found
 
@@ -387,10 +394,12 @@ def add_cpu_job(
     for event in main.events:
         action = partial(thread.begin_operation, event, enqueues.get(event))
         moments.append((int(trace.start_ns[event]), 4, action))
-    # At one moment the innermost operation, which began last, ends first.
+    # At one moment the innermost operation, which began last, ends first; one without a duration
+    # ends after it has begun.
     for event in reversed(main.events):
         end = int(trace.start_ns[event] + trace.dur_ns[event])
-        moments.append((end, 2, partial(thread.end_operation, event)))
+        turn = 2 if trace.dur_ns[event] else 4
+        moments.append((end, turn, partial(thread.end_operation, event)))
     moments += [(w.begin_ns, 3, partial(thread.wait, w, comm_nodes[w.op])) for w in waits]
     for k, (begin, end) in enumerate(zip(windows.begin_ns, windows.end_ns, strict=True)):
         moments.append((begin, 1, partial(thread.begin_step, begin, k)))

@@ -283,8 +283,11 @@ def load_object(text: bytes) -> dict[str, Any]:
     """
     try:
         value = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        value = _load_repaired(text)
+    except (msgspec.DecodeError, RecursionError):
+        try:
+            value = _load_repaired(text)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 (of the text, not of an argument)
     return value

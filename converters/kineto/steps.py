@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -119,9 +120,13 @@ def select_steps(windows: Sequence[Windows], wanted: Sequence[str] | None) -> li
     UsageError
         If a wanted step was not recorded, or the wanted steps are not consecutive.
     """
-    if not all(w.marked for w in windows):
-        # One rank without annotations makes the windows incomparable: take whole traces.
+    unmarked = [i for i, w in enumerate(windows) if not w.marked]
+    if len(unmarked) == len(windows):
+        if wanted:
+            raise UsageError("no step annotations were recorded, so no step can be chosen")
         return list(windows)
+    if unmarked:
+        raise TraceError("has no step annotations, though other ranks have", rank=unmarked[0])
     if (
         len(windows) > 1
         and len({w.names for w in windows}) > 1
@@ -132,6 +137,14 @@ def select_steps(windows: Sequence[Windows], wanted: Sequence[str] | None) -> li
     if not shared:
         listing = "; ".join(f"rank {i}: {', '.join(w.names)}" for i, w in enumerate(windows))
         raise TraceError(f"the ranks have no recorded step in common ({listing})")
+    for rank, window in enumerate(windows):
+        # A step that another rank did not record must not be swallowed by its neighbour.
+        places = [window.names.index(name) for name in shared]
+        for before, after in pairwise(places):
+            if after != before + 1:
+                lost = window.names[before + 1]
+                lacking = next(i for i, w in enumerate(windows) if lost not in w.names)
+                raise TraceError(f"did not record {lost}, which rank {rank} did", rank=lacking)
     if wanted:
         chosen = []
         for step in wanted:

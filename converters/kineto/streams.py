@@ -326,9 +326,15 @@ class _Inference:
     def from_times(self) -> None:
         """Find the waits that only the measured times show."""
         trace = self.trace
+        self.joined.clear()  # it stands at the end of the trace after `from_calls`
+        explained = {
+            wait.waiter
+            for wait in self.found
+            if int(trace.start_ns[wait.waiter]) - self.end(wait.target) <= BOUND_NS
+        }
         ends = sorted((self.end(e), e) for e in self.stream_of)
         for event in sorted(self.stream_of, key=lambda e: int(trace.start_ns[e])):
-            if self.explained_by_itself(event):
+            if event in explained or self.explained_by_itself(event):
                 continue
             start = int(trace.start_ns[event])
             at = bisect_right(ends, (start, 1 << 62))
@@ -403,8 +409,8 @@ def add_stream_waits(
             inference.from_calls(calls)
             what = "waits between streams: inferred from runtime calls and times"
         else:
-            inference.from_times()
             what = "waits between streams: inferred from times"
+        inference.from_times()
         waits = inference.found
         if inference.contradicted:
             nodes.counts[f"{what}: contradicted by the measured times"] += inference.contradicted

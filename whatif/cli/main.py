@@ -64,7 +64,8 @@ def run() -> None:
         try:
             app()
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it is None where the shell closed it
+                sys.stdout.flush()
     except WhatIfError as error:
         say(f"error: {error}")
         sys.exit(error.exit_code)
@@ -74,3 +75,6 @@ def run() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+    except OSError as error:
+        say(f"error: {error.filename or 'output'}: {error.strerror}")
+        sys.exit(1)

@@ -26,13 +26,16 @@ def check_files(*paths: Path | None) -> None:
     Raises
     ------
     UsageError
-        If the directory does not exist, or the file is a directory.
+        If the directory does not exist, the file is a directory or a device, or two are the same.
     """
+    given = [path.resolve() for path in paths if path is not None]
+    if len(set(given)) < len(given):
+        raise UsageError("two outputs cannot go to the same file", file=given[0])
     for path in paths:
         if path is not None and not path.parent.is_dir():
             raise UsageError("its directory does not exist", file=path)
-        if path is not None and path.is_dir():
-            raise UsageError("is a directory", file=path)
+        if path is not None and path.exists() and not path.is_file():
+            raise UsageError("is no regular file", file=path)
 
 
 def show(
