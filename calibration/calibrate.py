@@ -43,10 +43,13 @@ from .uncertainty import (
     drawn_shifts,
     held_out_error,
     leave_one_out_error,
+    likeliest_cause,
     readings,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from ..graph.columns import ExecutionGraph
@@ -89,6 +92,10 @@ class Calibration:
         Of compute beside transfers.
     fit, charges
         How it was found.
+    drawn : float64, shape (D, P)
+        Values of the bootstrap draws.
+    readings : tuple of Fit
+        Other ways to read the same transfers; without draws not worked out.
     """
 
     network: Network
@@ -98,6 +105,8 @@ class Calibration:
     slowdown: Slowdown
     fit: Fit
     charges: Charges
+    drawn: Float
+    readings: tuple[Fit, ...]
 
 
 def calibrate(
@@ -144,6 +153,8 @@ def calibrate(
     slowdown = estimate_slowdown(graph, draws=draws)
     network = _finished(found, found.values)
     rows = _rows(charges, network)
+    drawn = draw_values(found, charges, draws)
+    others = tuple(readings(found, charges)) if draws else ()
     crossing = _crossing(observed, nominal)
     notes = (
         *(
@@ -160,10 +171,10 @@ def calibrate(
         network,
         name=f"{nominal.name} (fitted to the trace)" if fitted else nominal.name,
         overlap_slowdown=slowdown.value,
-        alternatives=_alternatives(found, charges, draws) if draws else [],
+        alternatives=_alternatives(found, charges, drawn, others),
         assumptions=[*nominal.assumptions, *notes],
     )
-    return Calibration(network, placement, notes, rows, slowdown, found, charges)
+    return Calibration(network, placement, notes, rows, slowdown, found, charges, drawn, others)
 
 
 def calibration_result(
@@ -210,7 +221,7 @@ def calibration_result(
         ranks=graph.num_ranks,
         network=made.network,
         placement=placement.description,
-        values=_values(made, draws),
+        values=_values(made),
         slowdown=made.slowdown,
         rows=list(made.rows),
         transfers=len(observed.kind),
@@ -229,7 +240,7 @@ def calibration_result(
 
 def _fit(charges: Charges, parameters: Parameters) -> Fit:
     """Fit, and give types of collective a bandwidth of their own where the data ask for it."""
-    found = fit(charges, parameters)
+    found = likeliest_cause(fit(charges, parameters), charges)
     observed = charges.observed
     present = [Collective(coll) for coll in np.unique(observed.coll).tolist()]
     types: list[Collective] = []
@@ -238,7 +249,8 @@ def _fit(charges: Charges, parameters: Parameters) -> Fit:
         if worst is None:
             break
         types.append(worst)
-        found = fit(charges, Parameters.of(parameters.network, parameters.prior, types))
+        again = Parameters.of(parameters.network, parameters.prior, types)
+        found = likeliest_cause(fit(charges, again), charges)
     return found
 
 
@@ -346,25 +358,18 @@ def _type_notes(found: Fit) -> list[str]:
     ]
 
 
-def _alternatives(found: Fit, charges: Charges, draws: int) -> list[list[Tier]]:
+def _alternatives(
+    found: Fit, charges: Charges, drawn: Float, others: Sequence[Fit]
+) -> list[list[Tier]]:
     """Tiers that the data allow about as well: some draws, and the other readings."""
-    drawn = draw_values(found, charges, draws)
-    # Draws in the order of what they charge, by the slopes of the fit.
-    far = (drawn - found.values)[:, found.free]
-    total = charges.observed.count * charges.observed.transfer_ns
-    per_value = total @ found.slope if len(total) else np.zeros(far.shape[1])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scales = found.parameters.scale[found.free]
-        logarithmic = ~np.isin(found.parameters.field[found.free], (BASE, ENDPOINT))
-        steps = np.where(
-            logarithmic,
-            np.log(drawn[:, found.free] / found.values[found.free]) / scales,
-            far / scales,
-        )
-    order = np.argsort(np.nan_to_num(steps) @ per_value, kind="stable")
-    ranked = [int(order[int(p / 100 * (draws - 1))]) for p in ALTERNATIVES]
-    chosen = [drawn[index] for index in ranked] if found.free.any() else []
-    chosen += [one.values for one in readings(found, charges)]
+    chosen = [one.values for one in others]
+    if len(drawn) and found.free.any():
+        # Draws in the order of what they charge, by the slopes of the fit.
+        total = charges.observed.count * charges.observed.transfer_ns
+        away = np.array([found.parameters.away(found.values, values) for values in drawn])
+        order = np.argsort(away[:, found.free] @ (total @ found.slope), kind="stable")
+        places = [int(percent / 100 * (len(drawn) - 1)) for percent in ALTERNATIVES]
+        chosen = [*drawn[order[places]], *chosen]
     made: list[list[Tier]] = []
     for values in chosen:
         tiers = _finished(found, values).tiers
@@ -373,16 +378,14 @@ def _alternatives(found: Fit, charges: Charges, draws: int) -> list[list[Tier]]:
     return made
 
 
-def _values(made: Calibration, draws: int) -> list[FittedValue]:
+def _values(made: Calibration) -> list[FittedValue]:
     """The numbers of the network, with intervals."""
     found = made.fit
     parameters = found.parameters
     nominal = parameters.network
-    drawn = draw_values(found, made.charges, draws) if draws else found.values[np.newaxis]
-    others = np.array([one.values for one in readings(found, made.charges)])
-    low, high = np.percentile(drawn, INTERVAL, axis=0)
-    if len(others):
-        low, high = np.minimum(low, others.min(axis=0)), np.maximum(high, others.max(axis=0))
+    low, high = np.percentile([found.values, *made.drawn], INTERVAL, axis=0)
+    others = np.array([found.values, *(one.values for one in made.readings)])
+    low, high = np.minimum(low, others.min(axis=0)), np.maximum(high, others.max(axis=0))
     crossing = _crossing(made.charges.observed, nominal)
     listed = []
     for index, name in enumerate(_names(nominal)):
@@ -398,7 +401,7 @@ def _values(made: Calibration, draws: int) -> list[FittedValue]:
             fields[0] = (WIRE, "bandwidth_gb_s", 1.0)
         for field, label, unit in fields:
             value = at + field
-            known = draws > 0 and low[value] < high[value]
+            known = low[value] < high[value]
             listed.append(
                 FittedValue(
                     tier=name,
@@ -417,8 +420,8 @@ def _values(made: Calibration, draws: int) -> list[FittedValue]:
                 tier="all",
                 name=coll.label,
                 value=float(found.values[value]),
-                low=float(low[value]) if draws else None,
-                high=float(high[value]) if draws else None,
+                low=float(low[value]),
+                high=float(high[value]),
                 origin=_origin(found, value, used=True),
                 nominal=1.0,
             )

@@ -47,6 +47,7 @@ DETERMINED = 0.5
 _ITERATIONS = 3
 _FARTHEST = float(np.log(1e4))  # by which bandwidth and latency may move, as a logarithm
 _STEP = 1e-6  # of the numerical derivatives: simulated times are exact to about 1e-12
+_TOLERANCE = 1e-6  # of the solver, relative: well below what the data determine
 _AT_LIMIT = 1e-3  # scales from a limit that count as none
 _INSIDE = 0.1
 
@@ -96,6 +97,7 @@ def fit(
     observed: Observed | None = None,
     *,
     held: Bool | None = None,
+    near: Fit | None = None,
 ) -> Fit:
     """Fit values to measured transfers.
 
@@ -109,113 +111,145 @@ def fit(
         Some of the transfers, by default all.
     held : bool, shape (P,), optional
         Values that stay where they start.
+    near : Fit, optional
+        Another fit whose values are not far off, which is where the search begins.
     """
-    chosen = charges.observed if observed is None else observed
+    problem = _Problem(charges, parameters, charges.observed if observed is None else observed)
     size = len(parameters)
-    free = np.ones(size, dtype=np.bool_) if held is None else ~held
-    if not len(chosen):
-        free[:] = False
-    start, at_limit, wanted = parameters.start.copy(), np.zeros(size, np.bool_), np.zeros(size)
-    while True:
-        found = _fit_determined(charges, parameters, chosen, start, free, at_limit)
-        over = found.free & (found.values > parameters.nominal)
-        if not over.any():
-            break
-        # Held at nominal, the other values may have to explain more: start over.
-        wanted[over] = found.values[over]
-        start[over] = parameters.nominal[over]
-        free &= ~over
-        at_limit |= over
-    return Fit(
-        parameters,
-        found.values,
-        found.free,
-        found.at_limit,
-        wanted,
-        found.error,
-        found.slope,
-        found.weight,
+    state = _State(
+        start=parameters.start.copy(),
+        free=np.ones(size, dtype=np.bool_) if held is None else ~held,
+        at_limit=np.zeros(size, dtype=np.bool_),
+        x=np.zeros(size) if near is None else parameters.away(parameters.start, near.values),
     )
+    if not len(problem.observed):
+        state.free[:] = False
+    wanted = np.zeros(size)
+    while True:
+        found = state.copy()
+        _fit_determined(problem, found)
+        values = problem.values(found, found.x)
+        over = found.free & (values > parameters.nominal)
+        if not over.any():
+            return problem.finished(found, wanted)
+        # Held at nominal, the other values may have to explain more: start over.
+        wanted[over] = values[over]
+        state.start[over] = parameters.nominal[over]
+        state.free &= ~over
+        state.at_limit |= over
 
 
-@dataclass(frozen=True)
-class _Solution:
-    """Values found, for some of them free."""
+@dataclass
+class _State:
+    """Where the values start, which may move and which are at a limit, and by how many scales."""
 
-    values: Float
+    start: Float
     free: Bool
     at_limit: Bool
-    from_data: Float
-    error: Float
-    slope: Float
-    weight: Float
+    x: Float
+
+    def copy(self) -> _State:
+        return _State(self.start.copy(), self.free.copy(), self.at_limit.copy(), self.x.copy())
+
+    def hold(self, values: Bool) -> None:
+        """Let some values stay where they start."""
+        self.free &= ~values
+        self.x[values] = 0.0
 
 
-def _fit_determined(
-    charges: Charges,
-    parameters: Parameters,
-    observed: Observed,
-    start: Float,
-    free: Bool,
-    at_limit: Bool,
-) -> _Solution:
-    """Fit, hold what the data say least about, and repeat until they determine the rest."""
-    start, free, at_limit = start.copy(), free.copy(), at_limit.copy()
-    while free.any():
-        found = _solve(charges, parameters, observed, start, free, at_limit, iterations=1)
-        # Of several values that explain the same, one has at least this share.
-        lost = found.from_data < min(DETERMINED, 1 / (2 * free.sum()))
-        none_left = (
-            free & (parameters.field == ENDPOINT) & (found.values <= _AT_LIMIT * parameters.scale)
-        )
-        if lost.any():
-            free[np.flatnonzero(free)[lost]] = False
-        elif none_left.any():
-            start[none_left] = 0.0
-            at_limit |= none_left
-            free &= ~none_left
-        elif found.from_data.min() < DETERMINED:
-            free[np.flatnonzero(free)[np.argmin(found.from_data)]] = False
-        else:
-            break
-    return _solve(charges, parameters, observed, start, free, at_limit, iterations=_ITERATIONS)
+class _Problem:
+    """Transfers to be explained, and how far off they are with some values."""
 
+    def __init__(self, charges: Charges, parameters: Parameters, observed: Observed) -> None:
+        self.charges, self.parameters, self.observed = charges, parameters, observed
+        self.measured = observed.transfer_ns
+        total = observed.count * self.measured
+        share = (1 - EVENLY) * total / max(total.sum(), 1.0) + EVENLY / max(len(observed), 1)
+        self.weight: Float = share / ACCURACY**2
 
-def _solve(
-    charges: Charges,
-    parameters: Parameters,
-    observed: Observed,
-    start: Float,
-    free: Bool,
-    at_limit: Bool,
-    *,
-    iterations: int,
-) -> _Solution:
-    """Fit the free values; `from_data` is the share of what is known of each from the data."""
-    field, scale = parameters.field, parameters.scale
-    measured = observed.transfer_ns
-    total = observed.count * measured
-    weight = (1 - EVENLY) * total / max(total.sum(), 1.0) + EVENLY / max(len(observed), 1)
-    weight /= ACCURACY**2
+    def values(self, state: _State, x: Float) -> Float:
+        """Values that are some scales away from where they start."""
+        return self.parameters.moved(state.start, np.where(state.free, x, 0.0))
 
-    def values_of(x: Float) -> Float:
-        moved = np.zeros(len(parameters))
-        moved[free] = x
-        return parameters.moved(start, moved)
-
-    def errors(x: Float) -> Float:
-        model = charges.kinds_ns(parameters.network_of(values_of(x)), observed)
-        error: Float = np.log(model) - np.log(measured)
+    def errors(self, state: _State, x: Float) -> Float:
+        """log(model / measured) of every kind."""
+        network = self.parameters.network_of(self.values(state, x))
+        error: Float = np.log(self.charges.kinds_ns(network, self.observed)) - np.log(self.measured)
         return error
 
+    def finished(self, state: _State, wanted: Float) -> Fit:
+        """Describe a solution."""
+        error = self.errors(state, state.x) if len(self.observed) else np.zeros(0)
+        free = np.flatnonzero(state.free)
+        slope = np.zeros((len(error), len(free)))
+        for column, value in enumerate(free.tolist()):
+            aside = state.x.copy()
+            aside[value] += _STEP
+            slope[:, column] = (self.errors(state, aside) - error) / _STEP
+        softened = 1 / np.sqrt(1 + (error / OUTLIER) ** 2)
+        values = self.values(state, state.x)
+        return Fit(
+            self.parameters,
+            values,
+            state.free,
+            state.at_limit,
+            wanted,
+            error,
+            slope,
+            self.weight * softened,
+        )
+
+
+def _fit_determined(problem: _Problem, state: _State) -> None:
+    """Fit, hold what the data say least about, and repeat until they determine the rest."""
+    parameters = problem.parameters
+    while state.free.any():
+        from_data = _solve(problem, state, iterations=1)
+        free = np.flatnonzero(state.free)
+        # Of several values that explain the same, one has at least this share.
+        lost = np.zeros(len(parameters), dtype=np.bool_)
+        lost[free] = from_data < min(DETERMINED, 1 / (2 * len(free)))
+        values = problem.values(state, state.x)
+        spare = _AT_LIMIT * parameters.scale
+        none_left = state.free & (parameters.field == ENDPOINT) & (values <= spare)
+        if lost.any():
+            state.hold(lost)
+        elif none_left.any():
+            state.start[none_left] = 0.0
+            state.at_limit |= none_left
+            state.hold(none_left)
+        elif from_data.min() < DETERMINED:
+            lost[free[np.argmin(from_data)]] = True
+            state.hold(lost)
+        else:
+            break
+    _solve(problem, state, iterations=_ITERATIONS)
+
+
+def _solve(problem: _Problem, state: _State, *, iterations: int) -> Float:
+    """Fit the free values from where they are.
+
+    Returns
+    -------
+    float64, shape (F,)
+        For each of them the share of what is known about it that comes from the data.
+    """
+    free, start, scale = state.free, state.start, problem.parameters.scale
+    field = problem.parameters.field
+
+    def at(x: Float) -> Float:
+        full = np.zeros(len(free))
+        full[free] = x
+        return full
+
     def residuals(x: Float, prior: Float) -> Float:
-        error = errors(x)
+        error = problem.errors(state, at(x))
         # The square of this is the soft-l1 loss 2 (sqrt(1 + z) - 1) of z = (error / OUTLIER)^2.
         robust = error * np.sqrt(2 / (1 + np.sqrt(1 + (error / OUTLIER) ** 2)))
-        return np.concatenate([np.sqrt(weight) * robust, x - prior])
+        return np.concatenate([np.sqrt(problem.weight) * robust, x - prior])
 
-    lower, upper = np.full(len(start), -np.inf), np.full(len(start), np.inf)
     amounts = np.isin(field, (BASE, ENDPOINT))
+    lower, upper = np.full(len(start), -np.inf), np.full(len(start), np.inf)
     lower[~amounts], upper[~amounts] = (sign * _FARTHEST / scale[~amounts] for sign in (-1.0, 1.0))
     lower[field == ENDPOINT] = -start[field == ENDPOINT] / scale[field == ENDPOINT]
     # A negative base counts only up to what the wire takes, so beyond that the fit has no slope
@@ -223,29 +257,25 @@ def _solve(
     is_base = field == BASE
     least = np.minimum(start[is_base], 0.0)
     prior = np.zeros(int(free.sum()))
-    # The solver makes no headway from a bound, so what begins at one begins a little inside.
-    x = np.where(amounts, _INSIDE, 0.0)[free]
     from_data = prior
     for iteration in range(iterations if free.any() else 0):
         lower[is_base] = (least - start[is_base]) / scale[is_base]
+        # The solver makes no headway from a bound, so what is at one begins a little inside.
+        inside = np.where(amounts, lower + _INSIDE, lower)
         solution = least_squares(
             residuals,
-            np.clip(x, lower[free], upper[free]),
+            np.clip(state.x, inside, upper)[free],
             bounds=(lower[free], upper[free]),
-            diff_step=np.full(len(x), _STEP),
+            diff_step=np.full(len(prior), _STEP),
+            ftol=_TOLERANCE,
+            xtol=_TOLERANCE,
             args=(prior,),
         )
-        x = prior = solution.x
-        least = np.minimum(least, -measured.min())
+        prior = solution.x
+        state.x = at(prior)
+        least = np.minimum(least, -problem.measured.min())
         if iteration == 0:
             # The rows of the prior add the identity, so this is always invertible.
             jacobian = np.asarray(solution.jac, dtype=np.float64)
             from_data = 1 - np.diag(np.linalg.inv(jacobian.T @ jacobian))
-    error = errors(x) if len(observed) else np.zeros(0)
-    slope = np.zeros((len(observed), len(x)))
-    for column in range(len(x)):
-        step = np.zeros(len(x))
-        step[column] = _STEP
-        slope[:, column] = (errors(x + step) - error) / _STEP
-    softened = 1 / np.sqrt(1 + (error / OUTLIER) ** 2)
-    return _Solution(values_of(x), free, at_limit, from_data, error, slope, weight * softened)
+    return from_data

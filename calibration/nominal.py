@@ -86,6 +86,12 @@ def nominal_network(
         return found
     if network is None and is_cpu_job(graph):
         return _ethernet(graph, known)
+    if found is None and set(known) == {TIER_NAMES[1]}:
+        raise NetworkError(
+            f"no preset is of the machine of this trace ({machine(graph)}); the speed within "
+            "domains must be given, too",
+            file=graph.trace or None,
+        )
     return _with_speeds(found or _unknown_machine(graph, known), known)
 
 

@@ -94,7 +94,12 @@ def tier_notes(found: Fit, index: int, tier: Tier, name: str, crossing: int) -> 
             f"the measured transfers do not determine {'them' if len(kept) > 1 else 'it'} "
             "(operations of too few sizes and shapes)"
         )
-    if fitted[WIRE] != fitted[ENDPOINT]:
+    if fitted[WIRE] and parameters.prior.fit_nominal:
+        notes.append(
+            f"{name}: how much of that is at the ends, which no faster link would change, is not "
+            "known either; all of it is put down to the wire"
+        )
+    elif fitted[WIRE] != fitted[ENDPOINT]:
         cause, other = ("the wire", "the ends") if fitted[WIRE] else ("the ends", "the wire")
         notes.append(
             f"{name}: transfers at one bandwidth do not tell the wire from the ends; what they "

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 #: A transfer counts for at most this factor more or less than the median of its kind.
 _OUTLIER_FACTOR = 2.0
 
+#: Transfers that met others and are simulated at most, to fit a network in seconds.
+MOST_MEETING = 500
+
 #: Two transfers meet if they overlap by more than this share of the shorter one: clocks that differ
 #: a little let neighbours overlap.
 _CHANCE = 0.02
@@ -69,7 +72,8 @@ class Observed:
     median_ns : float64, shape (K,)
         Median of what was measured.
     meeting : int64, shape (L,)
-        All instances that met others on their ports, whether they are used or not.
+        Instances that met others on their ports, whether they are used or not; of very many the
+        first.
     left_out : dict of str to int
         Operations that say nothing usable, by what is the matter with them.
     """
@@ -164,8 +168,13 @@ def observe(
         transfer = np.maximum.reduceat(graph.transfer_ns[instances.node], instances.ptr[:-1])
     usable, left_out = _usable(instances, members[operations.of], transfer)
     meeting = _meeting(graph, instances, prices)
+    simulated, complete = _first(graph, instances, meeting)
+    beyond = usable & meeting & ~complete
+    if beyond.any():
+        reason = f"that shared ports, after the first {MOST_MEETING} of these"
+        left_out[reason] = int(beyond.sum())
 
-    chosen = np.flatnonzero(usable)
+    chosen = np.flatnonzero(usable & ~beyond)
     first = instances.node[instances.ptr[chosen]]
     operation = operations.of[chosen]
     kinds, kind = unique_rows(
@@ -192,7 +201,7 @@ def observe(
         step=graph.step[first].astype(np.int64),
         sample_ns=np.clip(measured, least, most),
         median_ns=median,
-        meeting=np.flatnonzero(meeting),
+        meeting=np.flatnonzero(simulated),
         left_out=left_out,
     )
 
@@ -264,6 +273,22 @@ def _meeting(graph: ExecutionGraph, instances: Instances, prices: Prices) -> Boo
         here = here[np.argsort(rows[here, 2], kind="stable")]
         found[rows[here, 1]] |= _overlaps(rows[here, 1], rows[here, 2], until[here])
     return found
+
+
+def _first(graph: ExecutionGraph, instances: Instances, meeting: Bool) -> tuple[Bool, Bool]:
+    """Which instances that met others are simulated, and which of them with all that they met."""
+    chosen = np.flatnonzero(meeting)
+    if len(chosen) <= MOST_MEETING:
+        return meeting, meeting
+    end = (graph.end_ns - graph.tail_ns)[instances.node]
+    begin = end - np.maximum(graph.transfer_ns[instances.node], 0)
+    first = np.minimum.reduceat(begin, instances.ptr[:-1])
+    last = np.maximum.reduceat(end, instances.ptr[:-1])
+    order = chosen[np.argsort(first[chosen], kind="stable")]
+    simulated = np.zeros(len(instances), dtype=np.bool_)
+    simulated[order[:MOST_MEETING]] = True
+    # Whatever it met begins before its end.
+    return simulated, simulated & (last <= first[order[MOST_MEETING]])
 
 
 def _overlaps(owner: Int, begin: Int, end: Int) -> Bool:

@@ -168,13 +168,21 @@ class Parameters:
         far = start + self.scale * x
         return np.where(amounts, far, start * np.exp(np.where(amounts, 0.0, self.scale * x)))
 
+    def away(self, start: Float, values: Float) -> Float:
+        """How many scales values are away from others: the inverse of `moved`."""
+        amounts = np.isin(self.field, (BASE, ENDPOINT))
+        ratio = np.where(amounts, 1.0, values / np.where(amounts, 1.0, start))
+        far: Float = np.where(amounts, values - start, np.log(ratio)) / self.scale
+        return far
+
     def tier_values(self, values: Float, tier: int) -> Float:
         """Bandwidth, latency, base and endpoint cost of a tier."""
         return values[self.group[tier] * 4 :][:4]
 
     def network_of(self, values: Float) -> Network:
         """Give the network that has some values, above its nominal bandwidth too."""
-        factors = dict(zip(self.types, values[len(values) - len(self.types) :], strict=True))
+        of_types = values[len(values) - len(self.types) :].tolist()
+        factors = dict(zip(self.types, of_types, strict=True))
         tiers = [
             _tier(tier, self.tier_values(values, index), factors)
             for index, tier in enumerate(self.network.tiers)

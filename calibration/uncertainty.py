@@ -29,8 +29,6 @@ from .fit import fit
 from .parameters import BASE, ENDPOINT, LATENCY, PRESET_SPREAD, WIRE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from .charges import Charges
@@ -51,7 +49,7 @@ LEAST_STEPS = 3
 UNKNOWN_SCATTER = 0.05
 
 #: Kinds that are left out in turn, those with the most time.
-MOST_LEFT_OUT = 12
+MOST_LEFT_OUT = 10
 
 #: How much larger the information criterion must be for a reading to be given up: what is called
 #: very strong evidence.
@@ -62,6 +60,7 @@ EVIDENCE = 10.0
 PLAUSIBLE = 4.0
 
 _SAME = 1e-4
+_EXACT = 1e-6  # variance of logarithms that is none: times are whole nanoseconds
 _TINY = 1e-3  # of a prior, so that undetermined directions stay where they are
 
 
@@ -85,7 +84,7 @@ def draw_values(found: Fit, charges: Charges, count: int, seed: int = 0) -> Floa
     """
     parameters, free = found.parameters, np.flatnonzero(found.free)
     drawn = np.tile(found.values, (count, 1))
-    if not len(free):
+    if not len(free) or not count:
         return drawn
     random = np.random.default_rng(seed)
     shift = drawn_shifts(found, charges, count, random)
@@ -171,50 +170,78 @@ def readings(found: Fit, charges: Charges) -> list[Fit]:
     return [one for one in made if not np.allclose(one.values, found.values, rtol=_SAME)]
 
 
+def likeliest_cause(found: Fit, charges: Charges) -> Fit:
+    """Put what transfers need down to the other of wire and ends, if they say so clearly.
+
+    They can where they met others on their ports: the wire is shared then, the ends are not.
+    """
+    if not charges.observed.shared.any():
+        return found
+    parameters = found.parameters
+    both = _pairs(found)
+    for field in (WIRE, ENDPOINT):
+        held = ~(found.free | both) | (parameters.field == field)
+        other = fit(charges, _loosened(parameters), held=held, near=found)
+        if other.free.any() and _evidence(found, other, charges) > EVIDENCE:
+            found = other
+    return found
+
+
 def _causes(found: Fit, charges: Charges) -> list[Fit]:
     """What transfers need beyond the nominal speed, put down to the wire, the ends, or chance."""
     parameters = found.parameters
     wire, ends = parameters.field == WIRE, parameters.field == ENDPOINT
-    moved = found.free | found.at_limit
-    # Wire and ends of a tier are one pair.
-    touched = np.zeros(len(parameters), dtype=np.bool_)
-    touched[wire] = touched[ends] = moved[wire] | moved[ends]
-    if not touched.any():
+    both = _pairs(found)
+    if not both.any():
         return []
-    others = ~(found.free | touched)
-
-    def reading(start: Float, held: Bool, scale: Float = parameters.scale) -> Fit:
-        again = replace(parameters, start=start, scale=scale)
-        return fit(charges, again, held=others | held)
-
-    first, wide = parameters.start, parameters.scale.copy()
-    wide[wire] = PRESET_SPREAD
-    made = [reading(first, ends, wide)]
+    others = ~(found.free | both)
+    loose = _loosened(parameters)
+    made = [fit(charges, loose, held=others | ends, near=found)]
     if not parameters.prior.fit_nominal:
-        start = np.where(wire & touched, parameters.nominal, first)
-        # The ends may have all of it.
-        wide = parameters.scale.copy()
-        wide[ends] = np.maximum(wide[ends], 1 / found.values[wire])
-        made.append(reading(start, wire, wide))
-    made = [one for one in made if _as_likely(one, found, charges)]
+        start = np.where(wire & both, parameters.nominal, parameters.start)
+        ends_only = replace(loose, start=start)
+        made.append(fit(charges, ends_only, held=others | wire, near=found))
+    made = [one for one in made if _evidence(one, found, charges) < EVIDENCE]
     if parameters.prior.wire < PRESET_SPREAD:
-        made.append(reading(first, wire | ends))
+        made.append(fit(charges, parameters, held=others | wire | ends, near=found))
     return made
+
+
+def _pairs(found: Fit) -> Bool:
+    """Wire and ends of the tiers of which either was fitted."""
+    field = found.parameters.field
+    wire, ends = field == WIRE, field == ENDPOINT
+    moved = found.free | found.at_limit
+    pairs = np.zeros(len(field), dtype=np.bool_)
+    pairs[wire] = pairs[ends] = moved[wire] | moved[ends]
+    return pairs
+
+
+def _loosened(parameters: Parameters) -> Parameters:
+    """Let either of wire and ends have all of it, whatever is plausible beforehand."""
+    wire, ends = parameters.field == WIRE, parameters.field == ENDPOINT
+    scale = parameters.scale.copy()
+    scale[wire] = PRESET_SPREAD
+    scale[ends] = np.maximum(scale[ends], 1 / parameters.start[wire])
+    return replace(parameters, scale=scale)
 
 
 def _held_elsewhere(found: Fit, charges: Charges) -> list[Fit]:
     """Hold the latencies and bases that the data leave open one scale away, either way."""
     parameters = found.parameters
     open_ = np.isin(parameters.field, (LATENCY, BASE)) & ~found.free & ~found.at_limit
+    usual = charges.kinds_ns(found.network)
     made = []
     for value in np.flatnonzero(open_).tolist():
         for way in (-1.0, 1.0):
             x = np.zeros(len(parameters))
             x[value] = way
             start = parameters.moved(parameters.start, x)
-            again = fit(charges, replace(parameters, start=start), held=~found.free)
-            if np.array_equal(again.error, found.error):
+            aside = np.where(x == 0, found.values, start)
+            if np.array_equal(charges.kinds_ns(parameters.network_of(aside)), usual):
                 break  # no transfer depends on it
+            moved = replace(parameters, start=start)
+            again = fit(charges, moved, held=~found.free, near=found)
             if _loss(again) - _loss(found) < PLAUSIBLE:
                 made.append(again)
     return made
@@ -224,34 +251,34 @@ def _loss(found: Fit) -> float:
     return float(found.weight @ found.error**2)
 
 
-def _as_likely(other: Fit, found: Fit, charges: Charges) -> bool:
-    """Whether transfers scatter about one fit not much more than about another.
+def _evidence(found: Fit, other: Fit, charges: Charges) -> float:
+    """How much more transfers scatter about one fit than about another.
 
-    Those that met others on their ports may tell the wire, which is shared, from the ends, which
-    are not. Compared is the Bayesian information criterion of normal errors.
+    The difference of the Bayesian information criterion for normal errors.
     """
     measured = charges.observed.sample_ns
     scatter = [
-        float(np.log(charges.samples_ns(one.network) / measured).var()) for one in (found, other)
+        max(float(np.log(charges.samples_ns(one.network) / measured).var()), _EXACT)
+        for one in (found, other)
     ]
-    if not min(scatter):
-        return True
-    return len(measured) * float(np.log(scatter[1] / scatter[0])) < EVIDENCE
+    return len(measured) * float(np.log(scatter[0] / scatter[1]))
 
 
-def held_out_error(found: Fit, charges: Charges) -> float | None:
-    """Error on every second transfer of each kind of a fit to the others, in percent.
+def held_out_error(found: Fit, charges: Charges, seed: int = 0) -> float | None:
+    """Error on half of the transfers of each kind of a fit to the other half, in percent.
 
-    The mean of the sizes of the errors of kinds, weighted by their time; None where no kind has
-    two transfers.
+    The mean of the sizes of the errors of kinds, weighted by their time, of both halves; None
+    where no kind has two transfers. The halves are drawn, since transfers may alternate.
     """
     observed = charges.observed
-    number = np.arange(len(observed.kind)) - np.searchsorted(observed.kind, observed.kind)
-    seen = number % 2 == 0
-    if seen.all():
+    order = np.random.default_rng(seed).permutation(len(observed.kind))
+    order = order[np.argsort(observed.kind[order], kind="stable")]
+    first = np.searchsorted(observed.kind, observed.kind)
+    half = np.zeros(len(order), dtype=np.bool_)
+    half[order] = (np.arange(len(order)) - first) % 2 == 1
+    if not half.any():
         return None
-    again = fit(charges, found.parameters, observed.some(seen))
-    return _error_pct(charges, again, observed.some(~seen))
+    return (_left_out(found, charges, half) + _left_out(found, charges, ~half)) / 2
 
 
 def leave_one_out_error(found: Fit, charges: Charges) -> float | None:
@@ -264,17 +291,15 @@ def leave_one_out_error(found: Fit, charges: Charges) -> float | None:
         return None
     total = observed.count * observed.transfer_ns
     chosen = np.argsort(-total, kind="stable")[:MOST_LEFT_OUT]
-    errors = list(_left_out(found.parameters, charges, observed, chosen.tolist()))
+    errors = [_left_out(found, charges, observed.kind == kind) for kind in chosen.tolist()]
     return float(np.average(errors, weights=total[chosen]))
 
 
-def _left_out(
-    parameters: Parameters, charges: Charges, observed: Observed, kinds: list[int]
-) -> Iterator[float]:
-    for kind in kinds:
-        mine = observed.kind == kind
-        again = fit(charges, parameters, observed.some(~mine))
-        yield _error_pct(charges, again, observed.some(mine))
+def _left_out(found: Fit, charges: Charges, mine: Bool) -> float:
+    """Error on some transfers of a fit to the others."""
+    others = charges.observed.some(~mine)
+    again = fit(charges, found.parameters, others, held=~found.free, near=found)
+    return _error_pct(charges, again, charges.observed.some(mine))
 
 
 def _error_pct(charges: Charges, found: Fit, observed: Observed) -> float:
