@@ -422,3 +422,9 @@ def test_a_scope_of_several_tiers_gets_better_as_a_whole() -> None:
     job = prepare(build.build(), network=torus)
     result = sweep(job, ["scaleup_bw"], [2.0])
     assert result.results[0].step_ns == pytest.approx(result.baseline_step_ns / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("factor", [1e-12, 1e300])
+def test_factors_that_no_clock_can_count_are_refused(factor: float) -> None:
+    with pytest.raises(UsageError, match="must lie between"):
+        sweep(prepare(training(2), network=Network(name="net", tiers=[UP])), ["compute"], [factor])
