@@ -451,3 +451,12 @@ def test_ranks_that_disagree_about_the_size_of_the_job_are_refused(tmp_path: Pat
         file.write(tmp_path)
     with pytest.raises(TraceError, match="2 ranks, but rank0_trace"):
         convert_kineto(tmp_path)
+
+
+def test_a_job_larger_than_any_is_damage(tmp_path: Path) -> None:
+    file = KinetoFile(0, 1_000_000_000)
+    file.step(1, 0, 100)
+    file.kernel("work", 20, 30, launched=10)
+    file.write(tmp_path)
+    with pytest.raises(TraceError, match="1000000000 ranks"):
+        convert_kineto(tmp_path)

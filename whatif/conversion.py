@@ -208,6 +208,10 @@ def _check_converted(
         )
 
 
+#: More of the critical path than this without an explanation is worth a warning.
+MOST_GAP_PCT = 10.0
+
+
 def _measure_gaps(graph: ExecutionGraph, progress: Progress) -> None:
     """Fill in the coverage what a replay of the measured transfers tells about gaps."""
     from .graph.compress import compress
@@ -224,3 +228,8 @@ def _measure_gaps(graph: ExecutionGraph, progress: Progress) -> None:
     graph.coverage.gap_share_pct = float(idle.sum() / (finish.max() * graph.num_ranks) * 100)
     split = replay.critical_split
     graph.coverage.critical_gap_pct = split["gap"] / max(sum(split.values()), 1) * 100
+    if graph.coverage.critical_gap_pct > MOST_GAP_PCT:
+        graph.coverage.warnings.append(
+            f"{graph.coverage.critical_gap_pct:.0f} % of the critical path is time that no "
+            "dependency explains; on another network it stays as it was"
+        )

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from .match import Matched
     from .steps import Windows
 
+#: No job has more ranks; a larger number is damage, and tables of that size fill the memory.
+MOST_RANKS = 10_000_000
+
 _DEVICE_ROWS = (int(Category.KERNEL), int(Category.MEMCPY), int(Category.MEMSET))
 
 
@@ -109,6 +112,8 @@ def convert_kineto(
             rank=other.rank,
         )
     world = max([t.world_size or 0 for t in traces] + [number + 1 for number in numbers])
+    if world > MOST_RANKS:
+        raise TraceError(f"says that the job has {world} ranks, which none has", file=path)
     windows = select_steps([find_windows(t) for t in traces], steps)
     chosen = _choose_model(model, traces, windows, on_device=on_device)
     names = Names()
