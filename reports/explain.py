@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ..simulator.results import ExposedCollective, ExposedGroup, Place
-    from ..sweeps.results import ExplainResult, Worth
+    from ..sweeps.results import Anatomy, ExplainResult, Worth
 
 _SHOWN = 10
 
@@ -44,6 +44,7 @@ def explain_report(result: ExplainResult) -> list[RenderableType]:
         Text(f"explained  {' and '.join(result.headline_steps)}"),
         Text(f"\nWhat limits the step{mark(result)}", style="bold"),
         *(Padding(Text(sentence), (0, 0, 0, 2), expand=False) for sentence in result.verdict),
+        *_anatomy(result.against),
         *_places(result),
         *critical_path_table("The critical path by kind", result.critical_path_ns),
         *_worths(result.resources),
@@ -53,6 +54,24 @@ def explain_report(result: ExplainResult) -> list[RenderableType]:
         *network_report(result),
         *text.remarks("Not modelled", result.limits),
     ]
+
+
+def _anatomy(found: Anatomy | None) -> list[RenderableType]:
+    if found is None:
+        return []
+    table = text.Columns(names=["of", "part"], numbers=["predicted", "true", "of the step"])
+    for of, parts in (("critical path", found.path), ("average rank", found.ranks)):
+        for part in parts:
+            table.row(
+                of,
+                part.part.replace("_", " "),
+                text.time(part.predicted_ns),
+                text.time(part.true_ns),
+                text.percent(part.difference_pct, sign=True),
+            )
+    error = text.percent(found.error_pct, sign=True)
+    steps = f"{text.time(found.predicted_step_ns)} against {text.time(found.true_step_ns)}"
+    return table.titled(f"What the error of {error} consists of: {steps} of {found.truth}")
 
 
 def _places(result: ExplainResult) -> list[RenderableType]:

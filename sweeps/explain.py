@@ -18,6 +18,7 @@ from ..graph.steps import headline_steps
 from ..simulator.explain import path_places
 from ..simulator.exposure import exposures
 from ..simulator.run import simulate
+from .anatomy import anatomy
 from .intervals import without_alternatives
 from .resources import DURATIONS, RESOURCES, ResourceError
 from .results import ExplainResult, Refused, Worth
@@ -27,6 +28,7 @@ from .verdict import verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ..graph.columns import ExecutionGraph
     from ..simulator.run import Simulation
     from .results import ResultRow
     from .single import Single
@@ -44,6 +46,7 @@ def explain(
     single: Single,
     *,
     top: int = DEFAULT_PLACES,
+    against: ExecutionGraph | None = None,
     limit_pct: float = DEFAULT_LIMIT_PCT,
     progress: Progress = silent,
 ) -> ExplainResult:
@@ -56,6 +59,8 @@ def explain(
         resources that need no network can be made better.
     top : int
         How many places to list.
+    against : ExecutionGraph, optional
+        The job as measured on the network that is simulated; see `anatomy`.
     limit_pct : float
         Largest size of the baseline's error, in percent, that is not marked.
     progress : Progress
@@ -71,12 +76,15 @@ def explain(
         If `top` is less than 1, or for a limit that makes no sense.
     GraphError
         If the step takes no time.
+    UsageError, GraphError, NetworkError
+        If `against` cannot be compared with, as `anatomy`.
     """
     check_top(top)
     simulation = single.simulation
     if simulation.step_ns <= 0:
         raise GraphError("its step takes no time", file=single.graph.trace)
     result = single.result(limit_pct)
+    compared = None if against is None else anatomy(single, against)
     rows, refused = _variants(single, progress)
     places = path_places(simulation)
     groups, collectives = exposures(simulation)
@@ -93,6 +101,7 @@ def explain(
         collectives=collectives,
         resources=resources,
         refused=refused,
+        against=compared,
     )
 
 

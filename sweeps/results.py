@@ -292,6 +292,51 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
     irrelevant: bool
 
 
+class ErrorPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of an error.
+
+    Attributes
+    ----------
+    part : str
+        A kind of segment of the critical path, or a category of the time of ranks.
+    predicted_ns, true_ns : float
+        What it is of the step in the simulation, and as measured.
+    difference_pct : float
+        (predicted - true) in percent of the true step.
+    """
+
+    part: str
+    predicted_ns: float
+    true_ns: float
+    difference_pct: float
+
+
+class Anatomy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the error of a simulated step consists of.
+
+    Attributes
+    ----------
+    truth : str
+        The trace of what was measured.
+    predicted_step_ns, true_step_ns : int
+        The step.
+    error_pct : float
+        (predicted - true) / true x 100.
+    path : list of ErrorPart
+        By kinds of segments of the critical paths, the largest difference first; they sum to the
+        error.
+    ranks : list of ErrorPart
+        By categories, of the average rank; they sum to the error too.
+    """
+
+    truth: str
+    predicted_step_ns: int
+    true_step_ns: int
+    error_pct: float
+    path: list[ErrorPart]
+    ranks: list[ErrorPart]
+
+
 class ExplainResult(SimulateResult, frozen=True, kw_only=True):
     """One simulation of a job, and why its headline step takes as long as it does.
 
@@ -315,6 +360,8 @@ class ExplainResult(SimulateResult, frozen=True, kw_only=True):
         What each resource could give back, the most first.
     refused : list of Refused
         Resources that do not apply.
+    against : Anatomy or None
+        What its error consists of, where a truth was given.
     """
 
     headline_steps: list[str]
@@ -326,3 +373,4 @@ class ExplainResult(SimulateResult, frozen=True, kw_only=True):
     collectives: list[ExposedCollective]
     resources: list[Worth]
     refused: list[Refused]
+    against: Anatomy | None = None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .base.errors import UsageError
 from .base.progress import Progress, silent
 from .base.settings import DEFAULT_LIMIT_PCT, DEFAULT_PLACES
+from .conversion import load
 from .simulations import simulate_single
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from .graph.columns import DependencyModel
     from .simulations import RankMap, Trace
@@ -24,6 +26,7 @@ def explain(
     network: str | Path | None = None,
     rank_map: RankMap | None = None,
     measured: bool = False,
+    against: str | Path | None = None,
     model: DependencyModel | None = None,
     steps: Sequence[str] | None = None,
     assume_missing: bool = False,
@@ -43,6 +46,9 @@ def explain(
         As for `simulate`.
     measured : bool
         Explain the measured timeline instead of a simulation on a network.
+    against : str or Path, optional
+        A trace of the job on the network that is simulated, for a baseline the trace itself: says
+        what the error consists of.
 
     Returns
     -------
@@ -58,6 +64,8 @@ def explain(
 
     # What is wrong with the call is said before a long read, not after it.
     check_top(top)
+    if measured and against is not None:
+        raise UsageError("measured transfers are what was measured: there is no error to explain")
     single = simulate_single(
         trace,
         network=network,
@@ -69,4 +77,18 @@ def explain(
         processes=processes,
         progress=progress,
     )
-    return run(single, top=top, limit_pct=limit_pct, progress=progress)
+    truth = None
+    if against is not None:
+        same = isinstance(trace, str | Path) and Path(against) == Path(trace)
+        truth = (
+            single.graph
+            if same
+            else load(
+                against,
+                model=model,
+                assume_missing=assume_missing,
+                processes=processes,
+                progress=progress,
+            )
+        )
+    return run(single, top=top, against=truth, limit_pct=limit_pct, progress=progress)

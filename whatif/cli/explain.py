@@ -43,6 +43,15 @@ def explain(
         bool,
         typer.Option("--measured", help="Explain the measured transfers instead of a network."),
     ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="TRACE",
+            help="Say what the error consists of against this trace of the job on that network; "
+            "of a baseline, the trace itself.",
+        ),
+    ] = None,
     model: ModelOption = None,
     step: StepOption = None,
     assume_missing: AssumeMissingOption = False,
@@ -61,6 +70,7 @@ def explain(
     \b
     whatif explain --trace my_trace
     whatif explain --trace my_trace --measured --top 30
+    whatif explain --trace my_trace --against my_trace
     whatif explain --trace my_trace --network dgx_h100 --json | jq .verdict
     """  # noqa: D301 (an escape, which keeps the examples from being wrapped)
     from ..explanation import explain as run
@@ -75,6 +85,7 @@ def explain(
             network=network,
             rank_map=rank_map,
             measured=measured,
+            against=against,
             model=model_name(model),
             steps=split(step) if step else None,
             assume_missing=assume_missing,
