@@ -57,6 +57,7 @@ def baseline_network(
     network: str | Path | Network | None = None,
     *,
     rank_map: Mapping[int, int] | None = None,
+    draws: int = 0,
 ) -> Baseline:
     """Find the network that a job was measured on, or take the one that is given.
 
@@ -71,6 +72,8 @@ def baseline_network(
         slows down beside transfers comes from the trace, too.
     rank_map : mapping of int to int, optional
         Scale-up domain of every rank of the job.
+    draws : int
+        Bootstrap draws of the calibration; without any the network has no alternatives.
 
     Returns
     -------
@@ -101,7 +104,7 @@ def baseline_network(
         note = f"the job sends nothing between ranks, so preset {preset.name} plays no part"
         unused = msgspec.structs.replace(preset, assumptions=[note])
         return _baseline(unused, placement, [], ())
-    made = calibrate(graph, preset, placement)
+    made = calibrate(graph, preset, placement, draws=draws)
     return _baseline(made.network, placement, [], made.rows)
 
 

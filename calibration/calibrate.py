@@ -18,7 +18,7 @@ from ..base.progress import Progress, silent
 from ..base.settings import DEFAULT_LIMIT_PCT
 from ..graph.columns import Collective, collect_instances
 from ..simulator.choice import cheapest
-from ..simulator.network import check_priced
+from ..simulator.network import Alternative, check_priced
 from ..simulator.run import simulate
 from .charges import charges_of
 from .fit import ACCURACY, fit
@@ -170,8 +170,8 @@ def calibrate(
     network = msgspec.structs.replace(
         network,
         name=f"{nominal.name} (fitted to the trace)" if fitted else nominal.name,
-        overlap_slowdown=slowdown.value,
-        alternatives=_alternatives(found, charges, drawn, others),
+        overlap=slowdown.overlap,
+        alternatives=_alternatives(found, charges, drawn, others, slowdown),
         assumptions=[*nominal.assumptions, *notes],
     )
     return Calibration(network, placement, notes, rows, slowdown, found, charges, drawn, others)
@@ -359,23 +359,28 @@ def _type_notes(found: Fit) -> list[str]:
 
 
 def _alternatives(
-    found: Fit, charges: Charges, drawn: Float, others: Sequence[Fit]
-) -> list[list[Tier]]:
-    """Tiers that the data allow about as well: some draws, and the other readings."""
-    chosen = [one.values for one in others]
+    found: Fit, charges: Charges, drawn: Float, others: Sequence[Fit], slowdown: Slowdown
+) -> list[Alternative]:
+    """What the data allow about as well: some draws, the other readings, both ends of the slowdown.
+
+    They differ from what was fitted either in the tiers or in the slowdown.
+    """
+    usual = slowdown.overlap
+    chosen = [(one.values, usual) for one in others]
     if len(drawn) and found.free.any():
         # Draws in the order of what they charge, by the slopes of the fit.
         total = charges.observed.count * charges.observed.transfer_ns
         away = np.array([found.parameters.away(found.values, values) for values in drawn])
         order = np.argsort(away[:, found.free] @ (total @ found.slope), kind="stable")
         places = [int(percent / 100 * (len(drawn) - 1)) for percent in ALTERNATIVES]
-        chosen = [*drawn[order[places]], *chosen]
-    made: list[list[Tier]] = []
-    for values in chosen:
-        tiers = _finished(found, values).tiers
-        if tiers not in made:
-            made.append(tiers)
-    return made
+        chosen += [(values, usual) for values in drawn[order[places]]]
+    chosen += [(found.values, end) for end in slowdown.ends]
+    made = [Alternative(tiers=_finished(found, found.values).tiers, overlap=usual)]
+    for values, end in chosen:
+        one = Alternative(tiers=_finished(found, values).tiers, overlap=end)
+        if one not in made:
+            made.append(one)
+    return made[1:]
 
 
 def _values(made: Calibration) -> list[FittedValue]:

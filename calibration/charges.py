@@ -2,7 +2,8 @@
 
 Transfers that were alone cost what their price says. Those that met others on their ports are
 simulated with them, *open loop*: each begins when it was measured to begin, whatever became of
-the others, so that one that is priced wrongly does not move the rest of the job.
+the others, so that one that is priced wrongly does not move the rest of the job. Of these the
+time in flight is divided among those in flight together, as it is in what was measured.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ..graph.columns import LaneKind, Lanes, Steps
 from ..graph.compress import uncompressed
 from ..simulator.choice import cheapest
 from ..simulator.run import simulate
+from .in_flight import divided_ns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +60,7 @@ class Charges:
     placement: Placement
 
     def samples_ns(self, network: Network, observed: Observed | None = None) -> Float:
-        """Transfer time of every sample, at least the 1 ns that measured times resolve.
+        """Time of every sample, at least the 1 ns that measured times resolve.
 
         Parameters
         ----------
@@ -77,10 +79,10 @@ class Charges:
         shared = np.flatnonzero(chosen.shared[chosen.kind])
         if self.together is not None and len(shared):
             happened = simulate(self.together, network=network, placement=self.placement).replay
-            instances = self.together.instances
-            took = (happened.transferred - happened.release)[instances.node]
-            longest = np.maximum.reduceat(took, instances.ptr[:-1])
-            time[shared] = longest[self.place[chosen.instance[shared]]]
+            node, ptr = self.together.instances.node, self.together.instances.ptr
+            rank = self.together.graph.rank_index[node]
+            took = divided_ns(happened.release[node], happened.transferred[node], rank, ptr)
+            time[shared] = took[self.place[chosen.instance[shared]]]
         charged: Float = np.maximum(time, 1.0)
         return charged
 

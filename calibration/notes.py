@@ -134,12 +134,21 @@ def data_notes(observed: Observed, rows: Sequence[FitRow]) -> list[str]:
 
 def slowdown_note(slowdown: Slowdown) -> list[str]:
     """Say what compute beside transfers rests on, where there is evidence."""
-    if not slowdown.value:
+    if slowdown.overlap is None:
         return []
     samples = sum(one.count for one in slowdown.operations)
+    work = sum(one.count * one.alone_ns for one in slowdown.operations)
+    longer = sum(one.count * one.alone_ns * one.slowdown for one in slowdown.operations) / work
+    exponent = slowdown.overlap.exponent
+    elsewhere = (
+        "the share of that time that compute loses is taken to grow with power "
+        f"{exponent:g} of how long transfers take; it may stay, or grow in proportion"
+    )
     return [
         (
-            f"compute takes {slowdown.value:.0%} longer while a transfer of its rank is in flight: "
-            f"so much longer were {samples} operations than the same ones without a transfer"
-        )
+            f"compute takes {slowdown.overlap.slowdown:.0%} longer while a transfer of its rank is "
+            f"in flight: {samples} operations beside transfers took {longer:.0%} longer than their "
+            "work alone"
+        ),
+        *([elsewhere] if exponent else []),
     ]

@@ -17,6 +17,7 @@ from ..graph.columns import SYMMETRIC, Collective
 from ..simulator.choice import candidate_plans
 from ..simulator.operations import find_operations, unique_rows
 from ..simulator.pricing import price, sizes_of
+from .in_flight import divided_ns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,10 +68,11 @@ class Observed:
     step : int64, shape (N,)
         The step in which it was launched.
     sample_ns : float64, shape (N,)
-        How long it took, at least half and at most twice the median of its kind: a replay needs
-        the sum of transfer times, but not one that a single stall dominates.
+        How long it took, of those that met others divided among them (`in_flight`); at least half
+        and at most twice the median of its kind: a replay needs the sum of transfer times, but
+        not one that a single stall dominates.
     median_ns : float64, shape (K,)
-        Median of what was measured.
+        Median transfer time as measured, undivided.
     meeting : int64, shape (L,)
         Instances that met others on their ports, whether they are used or not; of very many the
         first.
@@ -182,10 +184,9 @@ def observe(
     )
     order = np.lexsort((graph.start_ns[first], kind))
     chosen, first, kind, operation = chosen[order], first[order], kind[order], operation[order]
-    measured = transfer[chosen].astype(np.float64)
+    measured = _divided(graph, instances, meeting, transfer)[chosen]
     begin = np.searchsorted(kind, np.arange(len(kinds)))
-    parts = np.split(measured, begin[1:]) if len(kinds) else []
-    median = np.array([np.median(times) for times in parts])
+    median = _medians(measured, begin)
     example = operation[begin] if len(kinds) else np.zeros(0, dtype=np.int64)
     least, most = median[kind] / _OUTLIER_FACTOR, median[kind] * _OUTLIER_FACTOR
     return Observed(
@@ -200,10 +201,29 @@ def observe(
         kind=kind,
         step=graph.step[first].astype(np.int64),
         sample_ns=np.clip(measured, least, most),
-        median_ns=median,
+        median_ns=_medians(transfer[chosen], begin),
         meeting=np.flatnonzero(simulated),
         left_out=left_out,
     )
+
+
+def _divided(graph: ExecutionGraph, instances: Instances, meeting: Bool, transfer_ns: Int) -> Float:
+    """Transfer time of every instance, of those that met others divided among these."""
+    time = transfer_ns.astype(np.float64)
+    members = np.diff(instances.ptr)
+    node = instances.node[np.repeat(meeting, members)]
+    if len(node):
+        end = (graph.end_ns - graph.tail_ns)[node].astype(np.float64)
+        begin = end - np.maximum(graph.transfer_ns[node], 0)
+        ptr = np.concatenate([[0], np.cumsum(members[meeting])])
+        time[meeting] = divided_ns(begin, end, graph.rank_index[node], ptr)
+    return time
+
+
+def _medians(times: Float | Int, begin: Int) -> Float:
+    """Median of each kind, which begin at given places."""
+    parts = np.split(times, begin[1:]) if len(begin) else []
+    return np.array([float(np.median(part)) for part in parts])
 
 
 def _spread(operations: Operations, placement: Placement) -> tuple[Int, Int]:

@@ -187,7 +187,7 @@ class Parameters:
             _tier(tier, self.tier_values(values, index), factors)
             for index, tier in enumerate(self.network.tiers)
         ]
-        return msgspec.structs.replace(self.network, tiers=tiers, overlap_slowdown=0.0)
+        return msgspec.structs.replace(self.network, tiers=tiers, overlap=None)
 
 
 def _groups(tiers: Sequence[Tier]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 # msgspec resolves the annotations when it decodes, so these are needed at run time.
-from ..simulator.network import Network  # noqa: TC001
+from ..simulator.network import Network, Overlap  # noqa: TC001
 
 
 class FitRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class FittedValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowedOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation that runs both beside transfers and without.
+    """Operations of one name whose work is known, and what they take beside transfers.
 
     Attributes
     ----------
@@ -89,11 +89,11 @@ class SlowedOperation(msgspec.Struct, frozen=True, kw_only=True):
     name : str
         Of the operation.
     count : int
-        How often it ran beside one.
+        How often they ran beside one.
     alone_ns : float
-        Its median duration without a transfer of its rank in flight.
+        What they take alone, in the mean.
     slowdown : float
-        How much longer it took beside transfers in the lower quartile, as a fraction.
+        How much longer they took, all together, as a fraction.
     """
 
     rank: int
@@ -108,17 +108,16 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    value : float
-        As a fraction; 0 without evidence.
-    low, high : float or None
-        Interval that holds 90 of 100 bootstrap draws; None without evidence.
+    overlap : Overlap or None
+        None without evidence, and durations then stay as measured.
+    ends : list of Overlap
+        Between which it may be, the least first; empty without evidence or draws.
     operations : list of SlowedOperation
         The evidence, most time beside transfers first.
     """
 
-    value: float
-    low: float | None
-    high: float | None
+    overlap: Overlap | None
+    ends: list[Overlap]
     operations: list[SlowedOperation]
 
 

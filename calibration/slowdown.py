@@ -1,10 +1,16 @@
-"""How much compute slows down beside transfers, from operations that run both with and without.
+"""How much compute slows down beside transfers, from operations whose work is known.
 
 Which operations these are, and what simulations do with the number, is in
-`simulator.interference`. Here the durations of each beside transfers are compared with those
-without by their lower quartiles: a stall makes an operation longer by many times its work, and
-half of the samples may have one; what is left below is the slowdown that all have. The ratios are
-averaged, weighted by the time that operations spend beside transfers.
+`simulator.interference`. All that they took beyond their work, over the time that they spent
+beside transfers, is the share of that time that compute loses.
+
+What becomes of it on links of another speed depends on what took it. On a device the kernel of a
+collective holds the same multiprocessors on every link, so the share stays. On a host it is the
+processor's work for the data, for packets and wake-ups. Were that as much for every moment that
+a transfer lasts, the share would stay as well; but slow links are served in smaller pieces with
+more work for each, and the share may fall as transfers get faster. Nothing in a trace of one
+speed says how far. So a CPU job's share goes with the root of the time of transfers, and all
+between no change and proportion is said to be possible.
 """
 
 from __future__ import annotations
@@ -13,18 +19,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..simulator.interference import comparisons
+from ..simulator.interference import MOST_LOST, alike, measured_busy, overlap_ns
+from ..simulator.network import Overlap
+from .nominal import is_cpu_job
 from .results import Slowdown, SlowedOperation
 from .uncertainty import INTERVAL
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from ..graph.columns import ExecutionGraph
+    from ..simulator.interference import Alike
 
     Float = NDArray[np.float64]
 
-_QUARTILE = 25
+#: How the share that a host loses goes with the time of transfers: what is taken, and the ends.
+HOST_EXPONENT, HOST_EXPONENTS = 0.5, (1.0, 0.0)
 
 
 def estimate_slowdown(graph: ExecutionGraph, *, draws: int = 0, seed: int = 0) -> Slowdown:
@@ -35,48 +47,68 @@ def estimate_slowdown(graph: ExecutionGraph, *, draws: int = 0, seed: int = 0) -
     graph : ExecutionGraph
         With its measured timeline.
     draws : int
-        Bootstrap draws for the interval, over operations and how often they ran; 0 for none.
+        Bootstrap draws over operations, for the interval; 0 for none.
     seed : int
         Of the draws.
 
     Returns
     -------
     Slowdown
-        At least 0; exactly 0 without evidence.
     """
-    found = comparisons(graph)
-    alone = [graph.dur_ns[one.alone].astype(np.float64) for one in found]
-    beside = [graph.dur_ns[one.beside].astype(np.float64) for one in found]
-    slower = [_slower(*both) for both in zip(alone, beside, strict=True)]
-    weight = np.array([samples.sum() for samples in beside])
+    found = alike(graph)
+    if not found:
+        return Slowdown(overlap=None, ends=[], operations=[])
+    beside_ns = overlap_ns(graph, measured_busy(graph))
+    beside = np.array([beside_ns[one.beside].sum() for one in found])
+    excess = np.array(
+        [float(graph.dur_ns[one.beside].sum()) - one.work_ns * len(one.beside) for one in found]
+    )
+    lost = float(_lost(excess, beside))
     random = np.random.default_rng(seed)
-    averages = []
-    for _ in range(draws if found else 0):
-        chosen = random.integers(len(found), size=len(found))
-        again = [
-            _slower(*(random.choice(both[i], len(both[i])) for both in (alone, beside)))
-            for i in chosen.tolist()
-        ]
-        averages.append(max(float(np.average(again, weights=weight[chosen])), 0.0))
-    low, high = np.percentile(averages, INTERVAL).tolist() if averages else (None, None)
-    value = max(float(np.average(slower, weights=weight)), 0.0) if found else 0.0
+    chosen = random.integers(len(found), size=(draws, len(found)))
+    drawn = _lost(excess[chosen], beside[chosen]).tolist()
+    ends = np.percentile([lost, *drawn], INTERVAL).tolist() if draws else []
+    exponent, exponents = 0.0, (0.0, 0.0)
+    if is_cpu_job(graph):
+        exponent, exponents = HOST_EXPONENT, HOST_EXPONENTS
     return Slowdown(
-        value=value,
-        low=None if low is None else min(low, value),
-        high=None if high is None else max(high, value),
-        operations=[
-            SlowedOperation(
-                rank=int(graph.ranks[found[i].rank]),
-                name=found[i].name,
-                count=len(beside[i]),
-                alone_ns=found[i].alone_ns,
-                slowdown=slower[i],
-            )
-            for i in np.argsort(-weight, kind="stable").tolist()
-        ],
+        overlap=_overlap(lost, exponent),
+        ends=[_overlap(*end) for end in zip(ends, exponents, strict=False)],
+        operations=_by_name(graph, found, excess, beside),
     )
 
 
-def _slower(alone: Float, beside: Float) -> float:
-    """How much longer an operation takes beside transfers, as a fraction."""
-    return float(np.percentile(beside, _QUARTILE) / np.percentile(alone, _QUARTILE)) - 1
+def _lost(excess: Float, beside: Float) -> Float:
+    """Share of the time beside transfers that operations lose, over the last axis."""
+    total = np.maximum(beside.sum(axis=-1), 1.0)
+    share: Float = np.clip(excess.sum(axis=-1) / total, 0.0, MOST_LOST)
+    return share
+
+
+def _overlap(lost: float, exponent: float) -> Overlap:
+    """What a share of the time that compute loses is as a slowdown."""
+    return Overlap(slowdown=lost / (1 - lost), exponent=exponent)
+
+
+def _by_name(
+    graph: ExecutionGraph, found: Sequence[Alike], excess: Float, beside: Float
+) -> list[SlowedOperation]:
+    """Add up what operations of one name take, most time beside transfers first."""
+    names: dict[tuple[int, str], list[int]] = {}
+    for index, one in enumerate(found):
+        names.setdefault((one.rank, one.name), []).append(index)
+    order = sorted(names.items(), key=lambda item: -beside[item[1]].sum())
+    listed = []
+    for (rank, name), of_name in order:
+        count = sum(len(found[index].beside) for index in of_name)
+        work = sum(found[index].work_ns * len(found[index].beside) for index in of_name)
+        listed.append(
+            SlowedOperation(
+                rank=int(graph.ranks[rank]),
+                name=name,
+                count=count,
+                alone_ns=work / count,
+                slowdown=float(excess[of_name].sum() / work) if work else 0.0,
+            )
+        )
+    return listed

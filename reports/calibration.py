@@ -101,11 +101,14 @@ def _transfers(result: CalibrationResult) -> list[RenderableType]:
 
 def _slowdown(result: CalibrationResult) -> list[RenderableType]:
     found = result.slowdown
-    if not found.operations:
-        return [Text("\nCompute beside transfers: no operation ran both beside them and without")]
-    interval = "" if found.low is None else f" ({found.low:.0%} to {found.high:.0%})"
+    if found.overlap is None:
+        return [Text("\nCompute beside transfers: no operation beside them is known to be alike")]
+    ends = [f"{end.slowdown:.0%}" for end in found.ends]
+    interval = f" ({' to '.join(ends)})" if ends else ""
     table = text.Columns(names=["rank", "operation"], numbers=["count", "alone", "slower by"])
     for one in found.operations[:_SHOWN]:
         slower = text.percent(one.slowdown * 100, sign=True)
         table.row(str(one.rank), one.name, str(one.count), text.time(one.alone_ns), slower)
-    return table.titled(f"Compute beside transfers takes {found.value:.0%} longer{interval}")
+    return table.titled(
+        f"Compute beside transfers takes {found.overlap.slowdown:.0%} longer{interval}"
+    )

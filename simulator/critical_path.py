@@ -50,6 +50,7 @@ _COMPUTE, _COPY, _HOST, _GAP, _LAG, _TRANSFER, _START_OFFSET, _SHARING, _BASE, _
     len(KINDS)
 )
 _TIERS = len(KINDS)
+_TAIL = -1  # until it is known what of it belongs to the transfer
 
 _OF_PART = np.full(len(Flavour) + 1, _GAP, dtype=np.int64)
 _OF_PART[Flavour.COMPUTE] = _COMPUTE
@@ -71,12 +72,13 @@ class CriticalPath:
     begin_of_step_ns, end_of_step_ns : int
         The step itself; the path goes back further, to its origin.
     kinds : tuple of str
-        Names that `what` indexes: ``compute``, ``copy``, ``host``, ``gap`` (gaps and tails),
-        ``lag`` (after a launch, for example), ``start_offset``; of priced transfers ``base``,
-        ``endpoint``, of each tier the latency and the bandwidth under the name of the resource
-        that scales it (``scaleup_latency``, ``scaleup_bw``, ...), and ``sharing``, what it took
-        longer than alone because others used its ports; ``transfer`` where a transfer is as
-        measured.
+        Names that `what` indexes: ``compute``, ``copy``, ``host``, ``gap`` (and what is left of
+        tails), ``lag`` (after a launch, for example), ``start_offset``; of priced transfers, and
+        of what
+        belongs to them of their tails, ``base``, ``endpoint``, of each tier the latency and the
+        bandwidth under the name of the resource that scales it (``scaleup_latency``,
+        ``scaleup_bw``, ...), and ``sharing``, what it took longer than alone because others used
+        its ports; ``transfer`` where a transfer is as measured.
     node : int64, shape (G,)
         Node of the compressed graph.
     what : int64, shape (G,)
@@ -125,9 +127,11 @@ def critical_path(simulation: Simulation, step: int) -> CriticalPath:
     CriticalPath
     """
     segments, freed = _walk_back(simulation, step)
+    of_tails = _split_tails(simulation, segments)
     length = np.bincount(segments.what, segments.end - segments.begin, minlength=_TRANSFER)
     owned = {kind: float(length[i]) for i, kind in enumerate(KINDS[:_GAP])}
-    owned |= _split_transfers(simulation, segments)
+    of_transfers = _split_transfers(simulation, segments)
+    owned |= {kind: time + of_tails[kind] for kind, time in of_transfers.items()}
     _split_start_offset(simulation, segments)
     begin, end = (np.rint(t).astype(np.int64) for t in (segments.begin, segments.end))
     kept = end > begin
@@ -178,7 +182,7 @@ def utility_bound(
     for simulation, which in ((baseline, "baseline"), (variant, "variant")):
         if simulation.shares_ports:
             return None, f"transfers share ports in the {which}"
-        if simulation.overlap_slowdown:
+        if simulation.slows_down:
             return None, "compute runs slower beside transfers, so that one changes the other"
     if not _same_algorithms(baseline.prices, variant.prices):
         return None, "transfers use other algorithms or protocols in the variant"
@@ -193,8 +197,6 @@ def utility_bound(
         path = baseline.critical_path(k)
         if resource not in path.owned:
             return None, f"{resource} owns no part of a critical path of fixed shape"
-        if baseline.stretched[path.node].any():
-            return None, "the critical path has tails that scale with their transfers"
         if path.freed_by_server:
             return None, (
                 "the critical path waits for a server of a communication queue with several, "
@@ -286,20 +288,64 @@ def _split_transfers(simulation: Simulation, segments: _Segments) -> dict[str, f
     if prices is None:
         return {}
     index = np.flatnonzero(segments.what == _TRANSFER)
-    instance = simulation.compressed.graph.instance[segments.node[index]].astype(np.int64)
-    priced = instance >= 0
-    priced[priced] = ~prices.measured[instance[priced]]
-    index, instance = index[priced], instance[priced]
-    latency, bandwidth = prices.latency_ns[instance], prices.bandwidth_ns[instance]
-    causes = [prices.base_ns[instance], prices.endpoint_ns[instance], latency, bandwidth]
-    paid = np.cumsum(np.column_stack(causes), axis=1)[:, :-1]
+    index, instance = _priced(simulation, segments, index)
+    paid = np.cumsum(_causes(prices, instance), axis=1)[:, :-1]
     release, end = segments.begin[index, None], segments.end[index, None]
     alone = release + simulation.transfer_ns[segments.node[index], None]
     bounds = np.hstack([release, np.clip(release + paid, release, alone), alone, end])
     kinds = _kinds(simulation)
     segments.divide(index, bounds, np.append(np.arange(_BASE, len(kinds)), _SHARING))
-    tiers = np.concatenate([latency.sum(axis=0), bandwidth.sum(axis=0)])
-    return dict(zip(kinds[_TIERS:], tiers.tolist(), strict=True))
+    return _owned_by_tiers(simulation, _causes(prices, instance))
+
+
+def _split_tails(simulation: Simulation, segments: _Segments) -> dict[str, float]:
+    """Divide what belongs to the transfers of their tails by cause; the rest are gaps.
+
+    Returns what each tier owns of them.
+    """
+    tails = segments.what == _TAIL
+    segments.what[tails] = _GAP
+    index = np.flatnonzero(tails & (segments.end > segments.begin))
+    prices = simulation.prices
+    if prices is None:
+        return {}
+    index, instance = _priced(simulation, segments, index)
+    node = segments.node[index]
+    share = simulation.moving_ns[node] / np.maximum(simulation.transfer_ns[node], 1.0)
+    causes = _causes(prices, instance) * share[:, None]
+    begin, end = segments.begin[index, None], segments.end[index, None]
+    until = np.clip(begin + np.cumsum(causes, axis=1), begin, end)
+    kinds = _kinds(simulation)
+    pieces = np.append(np.arange(_BASE, len(kinds)), _GAP)
+    segments.divide(index, np.hstack([begin, until, end]), pieces)
+    return _owned_by_tiers(simulation, causes)
+
+
+def _priced(simulation: Simulation, segments: _Segments, index: Int) -> tuple[Int, Int]:
+    """Choose the segments whose transfers have a price, and name their instances."""
+    instance = simulation.compressed.graph.instance[segments.node[index]].astype(np.int64)
+    priced = instance >= 0
+    if simulation.prices is not None:
+        priced[priced] = ~simulation.prices.measured[instance[priced]]
+    return index[priced], instance[priced]
+
+
+def _causes(prices: Prices, instance: Int) -> Float:
+    """Price of instances by cause: base, endpoint, latencies and bandwidths of the tiers."""
+    return np.column_stack(
+        [
+            prices.base_ns[instance],
+            prices.endpoint_ns[instance],
+            prices.latency_ns[instance],
+            prices.bandwidth_ns[instance],
+        ]
+    )
+
+
+def _owned_by_tiers(simulation: Simulation, causes: Float) -> dict[str, float]:
+    """Add up what each tier owns of some causes."""
+    tiers = causes[:, _ENDPOINT - _BASE + 1 :].sum(axis=0)
+    return dict(zip(_kinds(simulation)[_TIERS:], tiers.tolist(), strict=True))
 
 
 def _split_start_offset(simulation: Simulation, segments: _Segments) -> None:
@@ -351,7 +397,7 @@ def _walk(
         elif from_end:
             release = replay.release[node]
             if count + 1 < room:
-                nodes[count], what[count] = node, _GAP
+                nodes[count], what[count] = node, _TAIL
                 begins[count], ends[count] = replay.transferred[node], replay.end[node]
                 nodes[count + 1], what[count + 1] = node, _TRANSFER
                 begins[count + 1], ends[count + 1] = release, replay.transferred[node]

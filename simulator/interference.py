@@ -1,12 +1,16 @@
 """Compute that slows down while a transfer of its rank is in flight.
 
-Communication takes something from the compute beside it: processor time where Gloo's threads run
-on the same cores, multiprocessors and memory bandwidth where NCCL's kernels do. The measured
-durations contain what it took on the traced network; on another network other work is beside
-the transfers. Here a slowdown s says that compute which takes w alone takes (1 + s) w while a
-transfer of its rank is in flight. It is a property of the machine (`Network.overlap_slowdown`),
-estimated in `calibration`; what this module does is take it out of measured durations and put it
-into simulated ones.
+Communication takes something from the compute beside it: processor time where Gloo's threads and
+the kernel's sockets run on the same cores, multiprocessors and memory bandwidth where NCCL's
+kernels do. The measured durations contain what it took on the traced network; on another network
+other work is beside the transfers. Here a slowdown s says that compute which takes w alone takes
+(1 + s) w while a transfer of its rank is in flight (`Network.overlap`). What it
+is on links of another speed depends on what takes the time, see `carried_over`.
+
+What an operation takes alone is learnt from the same operation at other times (`alike`): in the
+other steps, or where the trace has few, from others of its name. How much is lost beside transfers
+is estimated from the difference in `calibration`; what this module does is take it out of measured
+durations and put it into simulated ones.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..graph.columns import Collective, Flavour, LaneKind
+from ..graph.repeats import repeated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,14 +31,22 @@ if TYPE_CHECKING:
     from ..graph.columns import ExecutionGraph
     from ..graph.compress import CompressedGraph
     from .event_loop import Program, Replay
+    from .network import Overlap
 
     Float = NDArray[np.float64]
 
 
-STREAM = LaneKind.STREAM
-#: Operations are compared with themselves from this duration and number of samples on, if the
-#: quartiles of those alone lie within this share of their median.
+#: Share of an operation beside transfers up to which it ran alone, and from which it was beside.
+ALONE, BESIDE = 0.1, 0.5
+#: Steps in which an operation must be found to say what it takes, and of these how many alone are
+#: enough to need no others.
+LEAST_STEPS, LEAST_ALONE = 3, 2
+#: Without steps, operations of one name are compared from this duration and number of samples on,
+#: if the quartiles of those alone lie within this share of their median.
 LEAST_NS, LEAST_SAMPLES, SPREAD = 50_000, 5, 0.3
+#: No more than this share of the time is said to be lost: a slowdown of 9.
+MOST_LOST = 0.9
+
 #: Rounds of replaying until the ends of all nodes move by less than this share of the last end.
 MOST_ROUNDS, SETTLED = 25, 1e-6
 
@@ -107,6 +120,12 @@ def simulated_busy(graph: ExecutionGraph, release: Float, end: Float) -> list[Bu
 def _per_rank(
     graph: ExecutionGraph, comm: NDArray[np.bool_], begin: Float, end: Float
 ) -> list[Busy]:
+    if graph.source == "kineto-cpu" and comm.any():
+        # A rank that has all its data still sends to those that have not: its kernel does, after
+        # the operation has ended. A device does no work for others beyond its own kernel.
+        last = np.full(int(graph.instance.max()) + 1, -np.inf)
+        np.maximum.at(last, graph.instance[comm], end[comm])
+        end = np.where(comm, last[graph.instance], end)
     out = []
     for low, high in zip(graph.rank_ptr[:-1].tolist(), graph.rank_ptr[1:].tolist(), strict=True):
         rows = low + np.flatnonzero(comm[low:high])
@@ -115,8 +134,8 @@ def _per_rank(
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The same operation of a rank, alone and beside transfers.
+class Alike:
+    """Operations of a rank that are the same work, some of them beside transfers.
 
     Attributes
     ----------
@@ -124,68 +143,102 @@ class Comparison:
         Index of the rank.
     name : str
         The operation.
-    alone_ns : float
-        Its median duration without a transfer in flight.
-    alone : int64
-        Nodes that ran without one.
-    beside : int64
-        Nodes that ran beside a transfer.
-    slowdown : float
-        How much longer they took in the median, as a fraction.
+    work_ns : float
+        What it takes alone.
+    beside : int64, shape (B,)
+        Nodes that ran beside a transfer, for more than `ALONE` of their time.
     """
 
     rank: int
     name: str
-    alone_ns: float
-    alone: NDArray[np.int64]
+    work_ns: float
     beside: NDArray[np.int64]
-    slowdown: float
 
 
-def comparisons(graph: ExecutionGraph) -> list[Comparison]:
+def alike(graph: ExecutionGraph) -> list[Alike]:
     """Find operations that show what a transfer beside them costs.
 
-    Nodes of one name are comparable where those that ran alone agree among themselves and the
-    fastest of the others agree with them: the same work, sometimes disturbed. Medians are
-    compared, since single stalls of many times the duration make means misleading.
+    The same operation in several steps is the same work. It takes alone what it took in the
+    median where it ran alone; where it never did, what it took in the fastest step, times what
+    the median is above the fastest of as many steps where operations did run alone. Of a trace of
+    few steps the operations of one name are taken to be the same work where those that ran alone
+    agree among themselves and the fastest of the others agree with them.
+
+    Returns
+    -------
+    list of Alike
+        Only of operations some of which ran beside transfers.
     """
-    beside_ns = overlap_ns(graph, measured_busy(graph))
+    chosen = sensitive(graph)
+    beside = overlap_ns(graph, measured_busy(graph)) / np.maximum(graph.dur_ns, 1)
+    if len(graph.steps) >= LEAST_STEPS:
+        return _over_steps(graph, repeated(graph, chosen), beside)
+    return _by_name(graph, chosen, beside)
+
+
+def _over_steps(graph: ExecutionGraph, same: NDArray[np.int64], beside: Float) -> list[Alike]:
+    duration = graph.dur_ns.astype(np.float64)
+    rows = np.flatnonzero(same >= 0)
+    groups = [
+        nodes
+        for nodes in _grouped(rows, same[rows])
+        if len(nodes) >= LEAST_STEPS and duration[nodes].any()
+    ]
+    above = _above_the_fastest([duration[nodes[beside[nodes] <= ALONE]] for nodes in groups])
+    found = []
+    for nodes in groups:
+        alone = duration[nodes[beside[nodes] <= ALONE]]
+        others = nodes[beside[nodes] > ALONE]
+        if len(others):
+            enough = len(alone) >= LEAST_ALONE
+            work = np.median(alone) if enough else duration[nodes].min() * above
+            found.append(_alike(graph, float(work), others))
+    return found
+
+
+def _above_the_fastest(samples: Sequence[Float]) -> float:
+    """What the median of operations is above the fastest of them, all taken together."""
+    known = [times for times in samples if len(times) >= LEAST_STEPS]
+    fastest = sum(float(times.min()) for times in known)
+    return sum(float(np.median(times)) for times in known) / fastest if fastest > 0 else 1.0
+
+
+def _by_name(graph: ExecutionGraph, chosen: NDArray[np.bool_], beside: Float) -> list[Alike]:
     enqueues = np.zeros(graph.num_nodes, dtype=np.bool_)
     dependent = np.repeat(np.arange(graph.num_nodes), np.diff(graph.dep_ptr))
     enqueues[graph.dep_node[graph.coll[dependent] != Collective.NONE]] = True
-    usable = sensitive(graph) & (graph.flavour == Flavour.COMPUTE)
-    usable &= (graph.dur_ns >= LEAST_NS) & (~enqueues | (graph.lanes.kind[graph.lane] == STREAM))
-    rows = np.flatnonzero(usable)
-    if not len(rows):
-        return []
-    key = graph.rank_index[rows].astype(np.int64) * len(graph.names) + graph.name[rows]
-    order = np.argsort(key, kind="stable")
-    rows, key = rows[order], key[order]
-    share = beside_ns[rows] / graph.dur_ns[rows]
+    on_device = graph.lanes.kind[graph.lane] == LaneKind.STREAM
+    chosen = chosen & (graph.flavour == Flavour.COMPUTE) & (~enqueues | on_device)
+    rows = np.flatnonzero(chosen & (graph.dur_ns >= LEAST_NS))
     found = []
-    heads = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
-    for low, high in zip(heads, np.append(heads[1:], len(key)), strict=True):
-        nodes, part = rows[low:high], share[low:high]
+    key = graph.rank_index[rows].astype(np.int64) * len(graph.names) + graph.name[rows]
+    for nodes in _grouped(rows, key):
         duration = graph.dur_ns[nodes].astype(np.float64)
-        alone, beside = duration[part < 0.1], duration[part > 0.5]
-        if min(len(alone), len(beside)) < LEAST_SAMPLES:
+        alone, others = duration[beside[nodes] <= ALONE], duration[beside[nodes] > BESIDE]
+        if min(len(alone), len(others)) < LEAST_SAMPLES:
             continue
         first, median, third = np.percentile(alone, [25, 50, 75])
-        fastest = float(np.percentile(beside, 10)) / median
+        fastest = float(np.percentile(others, 10)) / median
         if third - first <= SPREAD * median and 1 / (1 + SPREAD) <= fastest <= 1 + SPREAD:
-            rank, name = divmod(int(key[low]), len(graph.names))
-            slowdown = max(0.0, float(np.median(beside)) / median - 1)
-            found.append(
-                Comparison(
-                    rank=rank,
-                    name=graph.names[name],
-                    alone_ns=float(median),
-                    alone=nodes[part < 0.1],
-                    beside=nodes[part >= 0.1],
-                    slowdown=slowdown,
-                )
-            )
+            found.append(_alike(graph, float(median), nodes[beside[nodes] > ALONE]))
     return found
+
+
+def _alike(graph: ExecutionGraph, work_ns: float, beside: NDArray[np.int64]) -> Alike:
+    first = int(beside[0])
+    return Alike(
+        rank=int(graph.rank_index[first]),
+        name=graph.names[graph.name[first]],
+        work_ns=work_ns,
+        beside=beside,
+    )
+
+
+def _grouped(rows: NDArray[np.int64], key: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Rows with the same key together."""
+    order = np.argsort(key, kind="stable")
+    heads = np.flatnonzero(np.diff(key[order])) + 1
+    return np.split(rows[order], heads) if len(rows) else []
 
 
 def without_slowdown(graph: ExecutionGraph, slowdown: float) -> ExecutionGraph:
@@ -201,14 +254,14 @@ def without_slowdown(graph: ExecutionGraph, slowdown: float) -> ExecutionGraph:
     Returns
     -------
     ExecutionGraph
-        With other durations; `start_ns` stays as measured. Operations that are comparable with
-        themselves alone get that duration; of the others the slowdown is taken out of the part
-        that ran beside a transfer.
+        With other durations; `start_ns` stays as measured. Operations that are `alike` others
+        take what these take alone; of the rest the slowdown is taken out of the part that ran
+        beside a transfer.
     """
     beside = overlap_ns(graph, measured_busy(graph))
     duration = graph.dur_ns - beside * slowdown / (1 + slowdown)
-    for same in comparisons(graph):
-        duration[same.beside] = same.alone_ns
+    for same in alike(graph):
+        duration[same.beside] = same.work_ns
     changed = np.where(sensitive(graph), np.rint(duration).astype(np.int64), graph.dur_ns)
     return graph.with_(dur_ns=changed)
 
@@ -222,6 +275,30 @@ def overlap_ns(graph: ExecutionGraph, busy: Sequence[Busy]) -> Float:
     ):
         out[low:high] = busy[r].until(end[low:high]) - busy[r].until(start[low:high])
     return out
+
+
+def carried_over(graph: ExecutionGraph, replay: Replay, overlap: Overlap) -> float:
+    """Give the slowdown that holds in a simulation.
+
+    With r the time that ranks have transfers in flight there, in units of what was measured, the
+    share of that time which compute loses is ``r ** exponent`` times the one measured.
+
+    Parameters
+    ----------
+    graph : ExecutionGraph
+        With measured transfers; without, the slowdown is as it stands.
+    replay : Replay
+        Of the simulation, with undisturbed durations.
+    overlap : Overlap
+        Of the network.
+    """
+    lost = overlap.slowdown / (1 + overlap.slowdown)
+    measured = sum(float((busy.end - busy.begin).sum()) for busy in measured_busy(graph))
+    if measured > 0:
+        here = simulated_busy(graph, replay.release, replay.end)
+        simulated = sum(float((busy.end - busy.begin).sum()) for busy in here)
+        lost = min(lost * (simulated / measured) ** overlap.exponent, MOST_LOST)
+    return lost / (1 - lost)
 
 
 def disturbed(

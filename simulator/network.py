@@ -198,6 +198,49 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.bandwidth_gb_s * self.efficiency
 
 
+class Overlap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What compute suffers from transfers beside it (see `interference`).
+
+    Attributes
+    ----------
+    slowdown : float
+        How much longer compute takes while a transfer of its rank is in flight, as a fraction,
+        where transfers take as long as those measured.
+    exponent : float
+        Where transfers take r times as long, compute loses ``r ** exponent`` times the share of
+        that time: with 0 the same share whatever the network.
+
+    Raises
+    ------
+    NetworkError
+        If one is negative or not finite.
+    """
+
+    slowdown: float
+    exponent: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise NetworkError("must be finite and not negative", place=name)
+
+
+class Alternative(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Other numbers for a network that the measurements it rests on allow about as well.
+
+    Attributes
+    ----------
+    tiers : list of Tier
+        With the topologies and sizes of the network's own.
+    overlap : Overlap or None
+        As for the network.
+    """
+
+    tiers: list[Tier]
+    overlap: Overlap | None = None
+
+
 class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A network, and the algorithms that its collectives use.
 
@@ -220,12 +263,10 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         What a rank needs for the part of the data that it keeps, as a share of the time to send
         it, in rings of equal parts and direct all-to-alls: an all-gather of parts of S bytes
         takes (n - 1 + own_share) S/B. From 0 to 1.
-    overlap_slowdown : float
-        How much longer compute takes while a transfer of its rank is in flight, as a fraction
-        (see `interference`). With 0, durations stay as measured.
-    alternatives : list of list of Tier
-        Other numbers for the tiers that measurements allow about as well; topologies and sizes
-        are those of `tiers`. What a result is on them says how sure it is.
+    overlap : Overlap or None
+        How compute slows down beside transfers; with None its durations stay as measured.
+    alternatives : list of Alternative
+        What a result is on them says how sure it is.
     assumptions : list of str
         What was assumed rather than given or measured; printed with every result.
 
@@ -242,13 +283,11 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     algorithms: dict[str, str | list[str]] = {}
     pipeline_chunks: int = 8
     own_share: float = 0.0
-    overlap_slowdown: float = 0.0
-    alternatives: list[list[Tier]] = []
+    overlap: Overlap | None = None
+    alternatives: list[Alternative] = []
     assumptions: list[str] = []
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.overlap_slowdown) and self.overlap_slowdown >= 0):
-            raise NetworkError("must be finite and not negative", place="overlap_slowdown")
         if not 1 <= len(self.tiers) <= MAX_TIERS:
             raise NetworkError(
                 f"a network has one to {MAX_TIERS} tiers, this one has {len(self.tiers)}",
@@ -325,6 +364,12 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def num_domains(self) -> int:
         """How many scale-up domains the network can join."""
         return math.prod(tier.size for tier, name in self._named() if name == TIER_NAMES[1])
+
+    def alternative(self, other: Alternative) -> Network:
+        """Give the network that has the numbers of one of its alternatives, and none itself."""
+        return msgspec.structs.replace(
+            self, tiers=other.tiers, overlap=other.overlap, alternatives=[]
+        )
 
     def _named(self) -> list[tuple[Tier, str]]:
         return list(zip(self.tiers, self.tier_names, strict=True))
@@ -514,11 +559,11 @@ def _parse(content: bytes, file: str) -> Network:
     network: Network = _convert(raw, Network, file, "")
     form = [(tier.topology, tier.size) for tier in network.tiers]
     for index, other in enumerate(network.alternatives):
-        if [(tier.topology, tier.size) for tier in other] != form:
+        if [(tier.topology, tier.size) for tier in other.tiers] != form:
             raise NetworkError(
                 "must have the topologies and sizes of the tiers",
                 file=file,
-                place=f"alternatives[{index}]",
+                place=f"alternatives[{index}].tiers",
             )
     return network
 

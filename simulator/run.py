@@ -25,11 +25,11 @@ from ..graph.steps import (
     step_times,
 )
 from ..graph.validate import describe_node, rank_of
-from .interference import disturbed, without_slowdown
+from .interference import carried_over, disturbed, without_slowdown
 from .placement import place
 from .pricing import price
 from .results import RankTime, StepTime
-from .tails import stretching_tails
+from .tails import moving_ns, tails_ns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,12 +70,12 @@ class Simulation:
         Prices of the instances; None for a measured replay.
     completion_ns : int64, shape (S, R)
         Completion of each step on each rank alone.
-    stretched : bool, shape (N,)
-        Nodes whose tails were scaled with their transfers (see `tails`).
+    moving_ns : float64, shape (N,)
+        What of each tail belongs to the transfer (see `tails`); 0 in a measured replay.
     measured_graph : ExecutionGraph
         The graph with its measured durations, before compression.
-    overlap_slowdown : float
-        How much longer compute took beside transfers (see `interference`).
+    slows_down : bool
+        Whether compute took longer beside transfers (see `interference`).
     warnings : list of str
         What to know before trusting the result.
     """
@@ -88,9 +88,9 @@ class Simulation:
     scale: NDArray[np.float64]
     prices: Prices | None
     completion_ns: NDArray[np.int64]
-    stretched: NDArray[np.bool_]
+    moving_ns: NDArray[np.float64]
     measured_graph: ExecutionGraph
-    overlap_slowdown: float = 0.0
+    slows_down: bool = False
     warnings: list[str] = field(default_factory=list)
 
     @cached_property
@@ -285,9 +285,9 @@ def simulate(
         where = placement or _default_placement(compressed.graph, network)
         prices = price(compressed.graph, compressed.instances, network, where)
     measured_graph = compressed.original
-    slowdown = network.overlap_slowdown if network is not None else 0.0
-    if slowdown:
-        compressed = _undisturbed(compressed, slowdown)
+    overlap = network.overlap if network is not None else None
+    if overlap is not None:
+        compressed = _undisturbed(compressed, overlap.slowdown)
 
     from .engine import flows, no_flows, replay
     from .event_loop import NEED_ITSELF
@@ -306,12 +306,12 @@ def simulate(
             f"{int(alone.sum())} communication nodes wait for nobody and keep their measured "
             f"duration: their {reason}"
         )
-    stretched = np.zeros(compressed.graph.num_nodes, dtype=np.bool_)
+    moving = np.zeros(compressed.graph.num_nodes)
     if prices is not None:
-        stretched = stretching_tails(compressed.graph, compressed.instances)
-        ratio = transfer[stretched] / compressed.graph.transfer_ns[stretched]
-        tail = program.tail.copy()
-        tail[stretched] *= ratio
+        # Of nodes that wait for others; the rest keep what they were measured with.
+        ends = compressed.graph.instance >= 0
+        moving = np.where(ends, moving_ns(compressed.graph, transfer), 0.0)
+        tail = np.where(ends, tails_ns(compressed.graph, transfer), program.tail)
         program = program._replace(tail=tail)
     carried = (
         no_flows(compressed)
@@ -319,6 +319,7 @@ def simulate(
         else flows(compressed, prices.transfers, prices.ports, prices.sets, transfer)
     )
     happened = replay(compressed, program, carried, transfer, scale)
+    slowdown = 0.0 if overlap is None else carried_over(compressed.graph, happened, overlap)
     if slowdown:
         program, happened, settled = disturbed(
             compressed,
@@ -342,9 +343,9 @@ def simulate(
         scale=scale,
         prices=prices,
         completion_ns=step_completions(compressed.graph, np.rint(happened.end).astype(np.int64)),
-        stretched=stretched,
+        moving_ns=moving,
         measured_graph=measured_graph,
-        overlap_slowdown=slowdown,
+        slows_down=slowdown > 0,
         warnings=warnings,
     )
 

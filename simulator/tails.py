@@ -1,9 +1,10 @@
-"""Tails that are part of the transfer: members that always end late by a share of it.
+"""Tails: what the members of a collective end later than the first of them.
 
-A tail is what a member's end exceeds the earliest end of its collective by. Mostly it is chance
-and stays as measured. But where one member regularly ends late by a good part of the transfer
-the data move in turns (Gloo's all-to-all serves one direction after the other), and on a faster
-network the wait for the turn shrinks too.
+A tail is measured; what it would be on another network depends on what it is. Data that still move
+belong to the network: where a member receives after the others have sent (Gloo serves one
+direction after the other, one direction of a link is slower) its tail takes as long again as the
+data need, and no longer than the transfer itself. So that much of a tail scales with the transfer.
+What is longer is something else, a stall for example, and stays as measured.
 """
 
 from __future__ import annotations
@@ -15,40 +16,32 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..graph.columns import ExecutionGraph, Instances
+    from ..graph.columns import ExecutionGraph
 
-#: Operations of a kind that must agree, and the share of the transfer that their longest tail
-#: must reach in the median: well above the spread of ends that chance makes (5 % of 582 us on
-#: eight A100, 7 % of 9 ms over Gloo).
-LEAST_OPERATIONS, LEAST_SHARE = 3, 0.25
+    Float = NDArray[np.float64]
 
 
-def stretching_tails(graph: ExecutionGraph, instances: Instances) -> NDArray[np.bool_]:
-    """Find the nodes whose tails scale with the transfer.
+def moving_ns(graph: ExecutionGraph, transfer_ns: Float) -> Float:
+    """Tell how much of each tail is data that still move, on a network.
 
     Parameters
     ----------
     graph : ExecutionGraph
         With measured transfers and tails.
-    instances : Instances
-        Of that graph.
+    transfer_ns : float64, shape (N,)
+        Transfer time of every node on the network, alone.
 
     Returns
     -------
-    bool, shape (N,)
+    float64, shape (N,)
+        0 where no transfer was measured.
     """
-    found = np.zeros(graph.num_nodes, dtype=np.bool_)
-    if not len(instances):
-        return found
-    tail = np.maximum.reduceat(graph.tail_ns[instances.node], instances.ptr[:-1])
-    transfer = graph.transfer_ns[instances.node[instances.ptr[:-1]]]
-    share = np.where(transfer > 0, tail / np.maximum(transfer, 1), np.nan)
-    kinds = np.stack([instances.coll, instances.group, instances.size_bytes], axis=1)
-    _, kind = np.unique(kinds, axis=0, return_inverse=True)
-    of_kind = np.zeros(int(kind.max()) + 1, dtype=np.bool_)
-    for number in range(len(of_kind)):
-        shares = share[(kind == number) & ~np.isnan(share)]
-        of_kind[number] = len(shares) >= LEAST_OPERATIONS and np.median(shares) >= LEAST_SHARE
-    member_kind = np.repeat(kind, np.diff(instances.ptr))
-    found[instances.node] = of_kind[member_kind] & (graph.transfer_ns[instances.node] > 0)
-    return found
+    measured = np.maximum(graph.transfer_ns, 0).astype(np.float64)
+    share = np.minimum(graph.tail_ns, measured) / np.maximum(measured, 1)
+    return share * transfer_ns
+
+
+def tails_ns(graph: ExecutionGraph, transfer_ns: Float) -> Float:
+    """Tail of every node on a network, shape (N,); parameters as `moving_ns`."""
+    rest = np.maximum(graph.tail_ns - np.maximum(graph.transfer_ns, 0), 0)
+    return moving_ns(graph, transfer_ns) + rest

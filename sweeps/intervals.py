@@ -1,10 +1,11 @@
 """How sure a utility is: its interval, and whether it stands out of the noise.
 
-Two things make a utility uncertain. The measured transfers allow other networks about as well
-(`Network.alternatives`), and a resource is worth more on one than on another; and no step is like
-the next. Neither knows of the other, so what they do to a utility is added in quadrature, above it
-and below it on their own. The interval so covers the utility itself, those on all alternatives and
-those of all steady steps.
+Several things make a utility uncertain. The measured transfers allow other networks about as well,
+and what they show of compute beside transfers other slowdowns (`Network.alternatives`); a
+resource is worth more on one than on another. A link of another speed may reach another share of
+it. And no step is like the next. None knows of the others, so what they do to a utility is added
+in quadrature, above it and below it on their own. The interval so covers the utility itself,
+those on all alternatives and those of all steady steps.
 
 Whether anybody would notice a gain is another question: the measured steps scatter, whatever the
 model says. A gain within two standard errors of them is noise.
@@ -22,12 +23,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ..base.errors import GraphError
+from ..calibration.parameters import ETHERNET_SPREAD
 from ..simulator.run import simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from ..simulator.network import Tier
+    from ..simulator.network import Alternative, Network
     from ..simulator.run import Simulation
     from .job import Job
 
@@ -39,6 +41,10 @@ ONE_STEP = "one step recorded: spread unknown"
 ONE_STEADY_STEP = "one steady step: spread unknown"
 NOT_MEASURED = "no measured steps: noise unknown"
 
+#: By how much more or less than its nominal speed says a link of another speed may be faster: as
+#: far as the efficiency of Ethernet is known beforehand.
+OTHER_SPEED = math.exp(ETHERNET_SPREAD)
+
 #: Standard errors that a gain must be larger than: about 95 % of normal errors are smaller.
 _ERRORS = 2
 
@@ -48,27 +54,27 @@ def without_alternatives(job: Job) -> Job:
     return dataclasses.replace(job, network=replace(job.network, alternatives=[]))
 
 
-def on_alternative(job: Job, tiers: list[Tier]) -> Job:
+def on_alternative(job: Job, other: Alternative) -> Job:
     """Simulate a job on another network that its measurements allow.
 
     Parameters
     ----------
     job : Job
         On its baseline.
-    tiers : list of Tier
-        One of `alternatives` of its network.
+    other : Alternative
+        One of those of its network.
 
     Returns
     -------
     Job
-        Its `baseline` is the job on those tiers; all else of the network stays.
+        Its `baseline` is the job on it; all else of the network stays.
 
     Raises
     ------
     NetworkError, GraphError
         If the job cannot be simulated so.
     """
-    network = replace(job.network, tiers=tiers, alternatives=[])
+    network = job.network.alternative(other)
     baseline = simulate(job.compressed, network=network, placement=job.placement)
     if baseline.step_ns <= 0:
         raise GraphError(
@@ -78,38 +84,53 @@ def on_alternative(job: Job, tiers: list[Tier]) -> Job:
     return dataclasses.replace(job, network=network, baseline=baseline)
 
 
-def interval(
-    utility_pct: float,
-    alternatives_pct: Sequence[float],
-    steps_pct: tuple[float, float] | None,
-) -> tuple[float, float] | None:
-    """Combine what the calibration leaves open with the spread over steps.
-
-    With u the utility, c and s the least of the alternatives and of the steps,
-    ``low = u - sqrt(max(u - c, 0)^2 + max(u - s, 0)^2)``; ``high`` likewise with the most.
+def sources(network: Network, results: Sequence[float]) -> list[Sequence[float]]:
+    """Sort results on the alternatives of a network by what they are uncertain of.
 
     Parameters
     ----------
-    utility_pct : float
-        On the baseline network, of the headline step.
-    alternatives_pct : sequence of float
-        The same on each alternative network.
-    steps_pct : (float, float) or None
-        Least and most over the steady steps; None where there are too few.
+    network : Network
+        Its alternatives differ in their tiers, or in how compute slows down beside transfers.
+    results : sequence of float
+        One for each alternative.
+
+    Returns
+    -------
+    list of sequence of float
+        Those that have nothing to do with each other are apart.
+    """
+    others = network.alternatives
+    of_tiers = [other.overlap == network.overlap for other in others]
+    return [
+        [result for result, mine in zip(results, of_tiers, strict=True) if mine == tiers]
+        for tiers in (True, False)
+    ]
+
+
+def interval(value: float, ranges: Iterable[Sequence[float]]) -> tuple[float, float] | None:
+    """Combine what is uncertain for reasons that have nothing to do with each other.
+
+    With v the value and c_i the least for reason i, ``low = v - sqrt(sum max(v - c_i, 0)^2)``;
+    ``high`` likewise with the most.
+
+    Parameters
+    ----------
+    value : float
+        What is given.
+    ranges : iterable of sequence of float
+        For each reason the values that are possible as well; an empty one says nothing.
 
     Returns
     -------
     (float, float) or None
-        None where nothing is known of either.
+        None where no reason is known.
     """
-    ranges = [] if steps_pct is None else [steps_pct]
-    if alternatives_pct:
-        ranges.append((min(alternatives_pct), max(alternatives_pct)))
-    if not ranges:
+    known = [(min(one), max(one)) for one in ranges if len(one)]
+    if not known:
         return None
-    below = math.hypot(*(max(utility_pct - low, 0.0) for low, _ in ranges))
-    above = math.hypot(*(max(high - utility_pct, 0.0) for _, high in ranges))
-    return utility_pct - below, utility_pct + above
+    below = math.hypot(*(max(value - low, 0.0) for low, _ in known))
+    above = math.hypot(*(max(high - value, 0.0) for _, high in known))
+    return value - below, value + above
 
 
 def noise_pct(baseline: Simulation) -> float | None:
@@ -178,7 +199,7 @@ def basis(alternatives: int, recorded_steps: int) -> str:
             else f"{alternatives} other networks that the measurements allow"
         )
         return f"{networks}; {unknown}" if steady < 2 else f"{networks}, and {spread}"
-    need = "intervals need a calibrated network file (`whatif calibrate`)"
+    need = "`whatif calibrate` gives a network some"
     if steady < 2:
         return f"none: {unknown}, and the network has no alternatives; {need}"
     return f"{spread} alone: the network has no alternatives; {need}"

@@ -102,6 +102,7 @@ def prepare(
     *,
     network: str | Path | None = None,
     rank_map: Mapping[int, int] | None = None,
+    draws: int = 0,
     progress: Progress = silent,
 ) -> Job:
     """Find the baseline network of a job and simulate the job on it.
@@ -115,6 +116,8 @@ def prepare(
         trace, with what the trace's own transfers say.
     rank_map : mapping of int to int, optional
         Scale-up domain of every rank.
+    draws : int
+        Bootstrap draws of the calibration on the trace, for what else its network may be.
     progress : Progress
         Told what is being done.
 
@@ -129,9 +132,11 @@ def prepare(
     GraphError
         If the graph is unsound or cannot be priced.
     """
-    progress("simulating the baseline", 0, 0)
     compressed = compress(graph)
-    found = baseline_network(graph, network, rank_map=rank_map)
+    if network is None:
+        progress("calibrating on the trace", 0, 0)
+    found = baseline_network(graph, network, rank_map=rank_map, draws=draws)
+    progress("simulating the baseline", 0, 0)
     baseline = simulate(compressed, network=found.network, placement=found.placement)
     if baseline.step_ns <= 0:
         raise GraphError("its step takes no time", file=graph.trace)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 from ..base.errors import TraceError
 from ..calibration.calibrate import DRAWS, calibrate
@@ -24,13 +23,15 @@ from ..graph.compress import compress
 from ..simulator.placement import place
 from ..simulator.run import simulate
 from .evidence_results import LabDoubling, LabPair
+from .intervals import OTHER_SPEED, interval, sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from ..graph.columns import ExecutionGraph
-    from ..simulator.network import Network, Tier
+    from ..simulator.network import Network
+    from ..simulator.run import Simulation
 
 #: Columns of the truth that are used; step times are in ms.
 TRUTH_COLUMNS = (
@@ -137,6 +138,14 @@ class Predictions:
     doubling: LabDoubling | None
 
 
+@dataclass(frozen=True)
+class _Outcome:
+    """A prediction, and the steps that are possible as well, by why they are."""
+
+    simulation: Simulation
+    ranges_ns: list[Sequence[float]]
+
+
 def predict(
     graph: ExecutionGraph, name: str, mbit: int, truths: Iterable[Truth], *, draws: int = DRAWS
 ) -> Predictions:
@@ -167,37 +176,33 @@ def predict(
     nominal = nominal_network(graph, link_gb_s=mbit / _MBIT_PER_GB_S)
     placement = place(nominal, graph.ranks, graph.hosts, graph.world_size)
     network = calibrate(graph, nominal, placement, draws=draws).network
-    allowed = _readings(network)
+    allowed = [network.alternative(other) for other in network.alternatives]
     compressed = compress(graph)
 
-    def steps_ns(factor: float) -> list[int]:
-        return [
-            simulate(compressed, network=_faster(one, factor), placement=placement).step_ns
-            for one in allowed
-        ]
+    def simulated(one: Network, to: float) -> Simulation:
+        return simulate(compressed, network=_faster(one, to / mbit), placement=placement)
+
+    def outcome(to: int) -> _Outcome:
+        others = [simulated(one, to).step_ns for one in allowed]
+        speeds = [] if to == mbit else [to / OTHER_SPEED, to * OTHER_SPEED]
+        return _Outcome(
+            simulated(network, to),
+            [*sources(network, others), [simulated(network, speed).step_ns for speed in speeds]],
+        )
 
     by_mbit = {one.mbit: one for one in truths}
-    wanted = {mbit, *by_mbit}
-    predicted = {to: steps_ns(to / mbit) for to in sorted(wanted)}
+    outcomes = {to: outcome(to) for to in sorted({mbit, *by_mbit})}
+    baseline = outcomes[mbit].simulation
+    misfit = abs(baseline.step_ns / measured - 1) if (measured := baseline.measured_step_ns) else 0
     pairs = [
-        _pair(name, mbit, by_mbit[to], steps) for to, steps in predicted.items() if to in by_mbit
+        _pair(name, mbit, truth, outcomes[to], misfit) for to, truth in sorted(by_mbit.items())
     ]
     doubling = None
     if mbit in by_mbit and 2 * mbit in by_mbit:
         doubling = _doubling(
-            name, predicted[mbit], predicted[2 * mbit], by_mbit[mbit], by_mbit[2 * mbit]
+            name, outcomes[mbit], outcomes[2 * mbit], by_mbit[mbit], by_mbit[2 * mbit]
         )
     return Predictions(pairs, doubling)
-
-
-def _readings(network: Network) -> list[Network]:
-    """Give the network as calibrated, then what the trace allows about as well."""
-    plain = msgspec.structs.replace(network, alternatives=[])
-    others: list[list[Tier]] = []
-    for tiers in network.alternatives:
-        if tiers not in (network.tiers, *others):
-            others.append(tiers)
-    return [plain, *(msgspec.structs.replace(plain, tiers=tiers) for tiers in others)]
 
 
 def _faster(network: Network, factor: float) -> Network:
@@ -208,15 +213,20 @@ def _faster(network: Network, factor: float) -> Network:
     return msgspec.structs.replace(network, tiers=tiers)
 
 
-def _pair(name: str, mbit: int, truth: Truth, steps_ns: Sequence[int]) -> LabPair:
-    error = (steps_ns[0] / truth.traced_ns - 1) * 100
+def _pair(name: str, mbit: int, truth: Truth, outcome: _Outcome, misfit: float) -> LabPair:
+    predicted = outcome.simulation.step_ns
+    steady = outcome.simulation.step_times_ns[1:].tolist()
+    # What is off on the network of the trace is no nearer on another.
+    wrong = [predicted * (1 - misfit), predicted * (1 + misfit)]
+    low, high = interval(predicted, [*outcome.ranges_ns, steady, wrong]) or (predicted, predicted)
+    error = (predicted / truth.traced_ns - 1) * 100
     return LabPair(
         job=name,
         from_mbit=mbit,
         to_mbit=truth.mbit,
-        predicted_ns=steps_ns[0],
-        low_ns=min(steps_ns),
-        high_ns=max(steps_ns),
+        predicted_ns=predicted,
+        low_ns=round(low),
+        high_ns=round(high),
         traced_ns=truth.traced_ns,
         untraced_ns=truth.untraced_ns,
         error_pct=error,
@@ -226,19 +236,34 @@ def _pair(name: str, mbit: int, truth: Truth, steps_ns: Sequence[int]) -> LabPai
 
 
 def _doubling(
-    name: str, before_ns: Sequence[int], after_ns: Sequence[int], truth: Truth, doubled: Truth
+    name: str, before: _Outcome, after: _Outcome, truth: Truth, doubled: Truth
 ) -> LabDoubling:
-    utilities = (1 - np.array(after_ns) / np.array(before_ns)) * 100
-    measured = (1 - doubled.traced_ns / truth.traced_ns) * 100
-    error = float(utilities[0]) - measured
+    base = before.simulation
+    predicted = _utility_pct(base.step_ns, after.simulation.step_ns)
+    ranges = [
+        [
+            _utility_pct(*both)
+            for both in zip(one or [base.step_ns] * len(other), other, strict=True)
+        ]
+        for one, other in zip(before.ranges_ns, after.ranges_ns, strict=True)
+    ]
+    steps = zip(base.step_times_ns[1:], after.simulation.step_times_ns[1:], strict=True)
+    steady = [_utility_pct(*both) for both in steps]
+    low, high = interval(predicted, [*ranges, steady]) or (predicted, predicted)
+    measured = _utility_pct(truth.traced_ns, doubled.traced_ns)
+    error = predicted - measured
     return LabDoubling(
         job=name,
         from_mbit=truth.mbit,
-        predicted_pct=float(utilities[0]),
-        low_pct=float(utilities.min()),
-        high_pct=float(utilities.max()),
+        predicted_pct=predicted,
+        low_pct=low,
+        high_pct=high,
         measured_pct=measured,
         error_points=error,
         noise_pct=doubled.noise_pct,
         beyond_noise_points=max(0.0, abs(error) - doubled.noise_pct),
     )
+
+
+def _utility_pct(before_ns: float, after_ns: float) -> float:
+    return float(1 - after_ns / before_ns) * 100

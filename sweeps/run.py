@@ -17,13 +17,21 @@ from ..base.settings import DEFAULT_LIMIT_PCT
 from ..graph.steps import headline_ns
 from ..simulator.critical_path import utility_bound
 from ..simulator.run import simulate
-from .intervals import basis, interval, judge, noise_pct, on_alternative
+from .intervals import (
+    OTHER_SPEED,
+    basis,
+    interval,
+    judge,
+    noise_pct,
+    on_alternative,
+    sources,
+)
 from .job import LIMITS, beyond_limit, check_limit, job_step_times
-from .resources import ResourceError, find_resources
+from .resources import Bandwidth, ResourceError, find_resources
 from .results import Refused, ResultRow, SweepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -94,6 +102,11 @@ def sweep(
     baseline = job.baseline
     critical_path_ns = baseline.critical_split  # before the threads, which all need its parts
 
+    def other_speeds(resource: Resource, factor: float) -> list[float]:
+        if not (others and isinstance(resource, Bandwidth)):
+            return []
+        return [utility_on(job, resource, factor * by) for by in (1 / OTHER_SPEED, OTHER_SPEED)]
+
     def row(of: tuple[Resource, float, Variant]) -> ResultRow:
         resource, factor, variant = of
         simulation = simulate_variant(job, variant)
@@ -103,13 +116,16 @@ def sweep(
             resource.name,
             factor,
             variant.shape_change,
-            [utility_on(other, resource, factor) for other in others],
+            [
+                *sources(job.network, [utility_on(other, resource, factor) for other in others]),
+                other_speeds(resource, factor),
+            ],
         )
 
     results = []
     # Threads are enough: the compiled engine works without the interpreter's lock.
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        others = list(pool.map(lambda tiers: on_alternative(job, tiers), job.network.alternatives))
+        others = list(pool.map(lambda other: on_alternative(job, other), job.network.alternatives))
         for done, result in enumerate(pool.map(row, variants)):
             results.append(result)
             progress("simulating variants", done + 1, len(variants))
@@ -229,7 +245,7 @@ def result_row(
     resource: str,
     factor: float,
     shape_change: str | None = None,
-    alternatives_pct: Sequence[float] = (),
+    ranges_pct: Iterable[Sequence[float]] = (),
 ) -> ResultRow:
     """Compare a variant with its baseline.
 
@@ -243,8 +259,8 @@ def result_row(
         How many times.
     shape_change : str, optional
         What is different in the shape of the network.
-    alternatives_pct : sequence of float
-        The utility on each alternative of the network.
+    ranges_pct : iterable of sequence of float
+        For each thing that makes it uncertain the utilities that are possible as well.
     """
     if shape_change is not None:
         bound, reason = None, "the variant changes the shape of the network"
@@ -255,7 +271,7 @@ def result_row(
     if bound is not None:
         bound = min(bound + _ROUNDING_NS / base_ns * 100, 100.0)
     utility, over_steps = _utility_pct(base_ns, step_ns), _range(before, after)
-    span = interval(utility, alternatives_pct, over_steps)
+    span = interval(utility, [*ranges_pct, over_steps or ()])
     return ResultRow(
         resource=resource,
         factor=factor,

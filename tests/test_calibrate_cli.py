@@ -168,9 +168,12 @@ def test_alternatives_of_another_shape_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "net.yaml"
     file.write_text(
         "name: net\ntiers: [{size: 8, bandwidth_gb_s: 1}]\n"
-        "alternatives: [[{size: 8, bandwidth_gb_s: 2}], [{size: 4, bandwidth_gb_s: 1}]]\n"
+        "alternatives:\n- tiers: [{size: 8, bandwidth_gb_s: 2}]\n"
+        "- tiers: [{size: 4, bandwidth_gb_s: 1}]\n"
     )
-    with pytest.raises(NetworkError, match=r"net\.yaml, alternatives\[1\]: must have the topol"):
+    with pytest.raises(
+        NetworkError, match=r"net\.yaml, alternatives\[1\]\.tiers: must have the topol"
+    ):
         load_network(file)
     file.write_text(file.read_text().replace("size: 4", "size: 8"))
     assert len(load_network(file).alternatives) == 2

@@ -386,7 +386,7 @@ def test_a_device_lacks_it_on_the_wire() -> None:
 def test_the_other_reading_is_an_alternative() -> None:
     nominal = linked(0.0625)
     found = calibrated(cpu_job(linked(0.0625, 0.8)), nominal, draws=50)
-    tiers = [tiers[0] for tiers in found.network.alternatives]
+    tiers = [other.tiers[0] for other in found.network.alternatives]
     ends = [tier for tier in tiers if tier.endpoint_ns_per_byte > 0]
     assert [tier.efficiency for tier in ends] == [1.0]
     # All that a byte needs beyond 16 ns: 16 / 0.8 - 16.
@@ -481,27 +481,26 @@ def test_types_that_differ_by_chance_share_a_bandwidth() -> None:
 # Compute beside transfers.
 
 
-def beside(slowdown: float, stalls: int = 0) -> ExecutionGraph:
+def beside(slowdown: float, lane: LaneKind = LaneKind.STREAM) -> ExecutionGraph:
     """Two ranks that compute 0.4 ms alone and as much beside an all-reduce, twelve times."""
     build = GraphBuilder(world_size=2)
     group = build.group("0", (0, 1))
     markers = {}
     for rank in (0, 1):
         build.rank(rank, device=A100)
-        stream, comm = (build.lane(rank, LaneKind.STREAM, number) for number in (7, 20))
+        stream, comm = build.lane(rank, lane, 7), build.lane(rank, LaneKind.STREAM, 20)
         now, after = 0, []
-        for turn in range(12):
+        for _ in range(12):
             alone = build.node(
                 stream, Flavour.COMPUTE, 400_000, name="work", start_ns=now, after=after
             )
             begin = now + 400_000
-            times = 6 if turn < stalls else 1
-            length = round(400_000 * (1 + slowdown)) * times
+            length = round(400_000 * (1 + slowdown))
             slow = build.node(
                 stream, Flavour.COMPUTE, length, name="work", start_ns=begin, after=[alone]
             )
             sent = build.collective(
-                comm, REDUCE, group, 1 << 20, start_ns=begin, after=[alone],
+                comm, REDUCE, group, 1 << 20, start_ns=begin, after=after[1:],
                 dur_ns=4_000_000, transfer_ns=4_000_000,
             )  # fmt: skip
             now, after = begin + 4_000_000, [slow, sent]
@@ -511,31 +510,39 @@ def beside(slowdown: float, stalls: int = 0) -> ExecutionGraph:
 
 
 @pytest.mark.parametrize("slowdown", [0.0, 0.15])
-@pytest.mark.parametrize("stalls", [0, 7])
-def test_the_slowdown_is_what_all_have_and_stalls_are_not(slowdown: float, stalls: int) -> None:
-    found = estimate_slowdown(beside(slowdown, stalls), draws=50)
-    assert found.value == pytest.approx(slowdown, abs=1e-6)
-    assert [(one.rank, one.name, one.count) for one in found.operations] == [
-        (0, "work", 12),
-        (1, "work", 12),
+def test_the_slowdown_is_the_share_of_the_time_that_compute_loses(slowdown: float) -> None:
+    found = estimate_slowdown(beside(slowdown), draws=50)
+    assert found.overlap is not None
+    assert found.overlap.exponent == 0
+    assert found.overlap.slowdown == pytest.approx(slowdown, abs=1e-6)
+    assert [(one.rank, one.name, one.count, one.alone_ns) for one in found.operations] == [
+        (0, "work", 12, 400_000),
+        (1, "work", 12, 400_000),
     ]
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low <= slowdown <= found.high + 1e-6
+    low, high = (end.slowdown for end in found.ends)
+    assert low <= slowdown + 1e-6
+    assert slowdown <= high + 1e-6
+
+
+def test_how_much_a_host_loses_on_other_links_is_between_as_much_and_in_proportion() -> None:
+    found = estimate_slowdown(beside(0.25, LaneKind.HOST).with_(source="kineto-cpu"), draws=50)
+    assert found.overlap is not None
+    assert found.overlap.slowdown == pytest.approx(0.25)
+    assert found.overlap.exponent == 0.5
+    assert [end.exponent for end in found.ends] == [1, 0]
 
 
 def test_the_baseline_takes_the_slowdown_of_the_trace() -> None:
     baseline = baseline_network(beside(0.15))
-    assert baseline.network.overlap_slowdown == pytest.approx(0.15, rel=1e-3)
+    assert baseline.network.overlap is not None
+    assert baseline.network.overlap.slowdown == pytest.approx(0.15, rel=1e-3)
     assert said(baseline.assumptions, "compute takes 15% longer", "24 operations")
 
 
 def test_without_evidence_nothing_slows_down() -> None:
     graph = job([Op(REDUCE, 1 << 24)] * 6, ONE_TIER)
-    assert estimate_slowdown(graph, draws=10) == Slowdown(
-        value=0.0, low=None, high=None, operations=[]
-    )
-    assert baseline_network(graph).network.overlap_slowdown == 0
+    assert estimate_slowdown(graph, draws=10) == Slowdown(overlap=None, ends=[], operations=[])
+    assert baseline_network(graph).network.overlap is None
 
 
 # Which network.
@@ -645,7 +652,8 @@ def test_the_baseline_of_a_real_job_is_close(shared_data: Path, trace: str) -> N
     happened = simulate(graph, network=baseline.network, placement=baseline.placement)
     limit = 0.03 if trace.startswith("lab") else 0.02
     assert happened.step_ns == pytest.approx(happened.measured_step_ns, rel=limit)
-    assert abs(happened.worst_rank_error_pct) < 5
+    # The first step alone is no median: what chance did to it is taken out beside transfers.
+    assert abs(happened.worst_rank_error_pct) < 8
 
 
 def test_the_megatron_job_reaches_the_bus_bandwidth_of_benchmarks(shared_data: Path) -> None:

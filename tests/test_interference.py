@@ -7,19 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from whatif.graph.build import GraphBuilder
-from whatif.graph.columns import Collective, ExecutionGraph, Flavour, LaneKind, collect_instances
-from whatif.simulator.interference import Busy, comparisons, without_slowdown
-from whatif.simulator.network import Network, Tier
+from whatif.graph.columns import Collective, ExecutionGraph, Flavour, LaneKind
+from whatif.simulator.critical_path import utility_bound
+from whatif.simulator.interference import Busy, alike, measured_busy, without_slowdown
+from whatif.simulator.network import Network, Overlap, Tier
 from whatif.simulator.run import simulate
-from whatif.simulator.tails import stretching_tails
 
 MB = 1_000_000
 
 
-def network(gb_s: float, slowdown: float = 0.0) -> Network:
-    return Network(
-        name="test", tiers=[Tier(size=2, bandwidth_gb_s=gb_s)], overlap_slowdown=slowdown
-    )
+def network(gb_s: float, slowdown: float | None = None, exponent: float = 0.0) -> Network:
+    overlap = None if slowdown is None else Overlap(slowdown=slowdown, exponent=exponent)
+    return Network(name="test", tiers=[Tier(size=2, bandwidth_gb_s=gb_s)], overlap=overlap)
 
 
 def overlap_job(rounds: int, slowdown: float, *, tail_ns: int = 0) -> ExecutionGraph:
@@ -76,11 +75,13 @@ def test_work_is_done_at_full_speed_outside_and_slower_inside(
 
 
 @pytest.mark.parametrize("slowdown", [0.0, 0.1, 0.25])
-def test_the_slowdown_of_the_machine_is_found_and_taken_out(slowdown: float) -> None:
+def test_what_work_takes_alone_is_known_from_others_of_its_name(slowdown: float) -> None:
     graph = overlap_job(6, slowdown)
-    found = comparisons(graph)
-    assert [c.name for c in found] == ["work", "work"]
-    assert all(c.slowdown == pytest.approx(slowdown) for c in found)
+    found = alike(graph)
+    assert [(one.rank, one.name, one.work_ns, len(one.beside)) for one in found] == [
+        (0, "work", 400_000, 6),
+        (1, "work", 400_000, 6),
+    ]
     work = without_slowdown(graph, slowdown).dur_ns[graph.flavour == Flavour.COMPUTE]
     assert set(work.tolist()) == {400_000}
 
@@ -90,7 +91,89 @@ def test_operations_of_one_name_that_never_agree_show_nothing() -> None:
     duration = graph.dur_ns.copy()
     compute = np.flatnonzero(graph.flavour == Flavour.COMPUTE)
     duration[compute] *= np.arange(1, len(compute) + 1)
-    assert comparisons(graph.with_(dur_ns=duration)) == []
+    assert alike(graph.with_(dur_ns=duration)) == []
+
+
+def steps_job(took: list[int], alone: list[int]) -> ExecutionGraph:
+    """One operation beside an all-reduce of 10 ms in every step, and one without.
+
+    They take as given in microseconds, a number for each step.
+    """
+    build = GraphBuilder(world_size=2)
+    group = build.group("0", (0, 1))
+    for rank in (0, 1):
+        build.rank(rank)
+    host = [build.lane(rank, LaneKind.HOST, 1) for rank in (0, 1)]
+    comm = [build.lane(rank, LaneKind.STREAM, 20) for rank in (0, 1)]
+    now = 0
+    after: list[list[int]] = [[], []]
+    for step, (beside, single) in enumerate(zip(took, alone, strict=True)):
+        markers = {}
+        for r in (0, 1):
+            build.collective(
+                comm[r], Collective.ALL_REDUCE, group, MB, start_ns=now, after=after[r],
+                dur_ns=10 * MB, transfer_ns=10 * MB, step=step,
+            )  # fmt: skip
+            work = build.node(
+                host[r],
+                Flavour.COMPUTE,
+                beside * 1000,
+                start_ns=now,
+                name="a",
+                after=after[r],
+                step=step,
+            )
+            # Not in every step: what is aligned is what stands around it.
+            extra = single % 2
+            if extra:
+                work = build.node(
+                    host[r],
+                    Flavour.COMPUTE,
+                    0,
+                    start_ns=now + 9 * MB,
+                    name="b",
+                    after=[work],
+                    step=step,
+                )
+            other = build.node(
+                host[r], Flavour.COMPUTE, single * 1000, start_ns=now + 10 * MB, name="a",
+                after=[work], step=step,
+            )  # fmt: skip
+            markers[r] = build.node(
+                host[r],
+                Flavour.GAP,
+                0,
+                start_ns=now + 12 * MB,
+                name="end",
+                after=[other],
+                step=step,
+            )
+            after[r] = [markers[r]]
+        now += 12 * MB
+        build.step("step", markers, completion_ns=now)
+    return build.build().with_(source="kineto-cpu")
+
+
+def test_the_same_operation_in_other_steps_shows_what_it_takes_alone() -> None:
+    """Beside transfers the fastest took 300 us; alone the median is 1.1 of the fastest."""
+    graph = steps_job([900, 300, 500, 1200], [201, 220, 220, 200])
+    found = [one for one in alike(graph) if one.name == "a"]
+    assert [(one.rank, len(one.beside)) for one in found] == [(0, 4), (1, 4)]
+    assert all(one.work_ns == pytest.approx(300_000 * 210.5 / 200) for one in found)
+    changed = without_slowdown(graph, 0.5)
+    first = graph.rank_index == 0
+    named = first & (graph.name == graph.names.index("a")) & (graph.flavour == Flavour.COMPUTE)
+    assert changed.dur_ns[named].tolist() == [
+        number for single in (201, 220, 220, 200) for number in (315_750, single * 1000)
+    ]
+
+
+def test_a_host_works_on_until_the_last_member_has_its_data_and_a_device_does_not() -> None:
+    graph = overlap_job(1, 0.0, tail_ns=300_000)
+    busy = measured_busy(graph)
+    assert [one.end.tolist() for one in busy] == [[1_400_000], [1_700_000]]
+    busy = measured_busy(graph.with_(source="kineto-cpu"))
+    assert [one.end.tolist() for one in busy] == [[1_700_000], [1_700_000]]
 
 
 def test_compute_slows_down_only_as_long_as_a_transfer_lasts() -> None:
@@ -106,16 +189,39 @@ def test_compute_slows_down_only_as_long_as_a_transfer_lasts() -> None:
     assert unaware.step_ns == pytest.approx(4 * (0.4e6 + 0.5e6), rel=1e-6)
 
 
-def test_tails_that_are_always_long_scale_with_their_transfer() -> None:
-    graph = overlap_job(4, 0.0, tail_ns=0)
-    assert not stretching_tails(graph, collect_instances(graph)).any()
-    turns = overlap_job(4, 0.0, tail_ns=600_000)
-    stretched = stretching_tails(turns, collect_instances(turns))
-    assert stretched.sum() == 8
-    # 0.4 ms of work, then 1 ms of transfer and 0.6 ms for the other's turn; half of both at 2 GB/s.
-    assert simulate(turns, network=network(2.0)).step_ns == 4 * (400_000 + 500_000 + 300_000)
+def test_the_share_that_is_lost_may_fall_with_faster_transfers() -> None:
+    """At 4 GB/s transfers take a quarter, and of the fifth that is lost a half is left.
+
+    0.25 ms beside the transfer do 0.225 of work; the other 0.175 ms of 0.4 come after it.
+    """
+    same = simulate(overlap_job(4, 0.25), network=network(1.0, 0.25, 0.5))
+    assert same.step_ns == pytest.approx(4 * 1.4e6, rel=1e-6)
+    faster = simulate(overlap_job(4, 0.25), network=network(4.0, 0.25, 0.5))
+    assert faster.step_ns == pytest.approx(4 * (0.4e6 + 0.25e6 + 0.175e6), rel=1e-6)
 
 
-def test_a_chance_tail_stays_as_it_was() -> None:
-    graph = overlap_job(4, 0.0, tail_ns=50_000)
-    assert simulate(graph, network=network(2.0)).step_ns == 4 * (400_000 + 500_000 + 50_000)
+@pytest.mark.parametrize("tail", [0, 50_000, 600_000])
+def test_tails_scale_with_their_transfer(tail: int) -> None:
+    """0.4 ms of work, then 1 ms of transfer and what the other needs longer: half at 2 GB/s."""
+    graph = overlap_job(4, 0.0, tail_ns=tail)
+    assert simulate(graph, network=network(2.0)).step_ns == 4 * (400_000 + 500_000 + tail // 2)
+
+
+def test_a_tail_longer_than_its_transfer_is_something_else_as_well() -> None:
+    graph = overlap_job(4, 0.0, tail_ns=5 * MB)
+    assert simulate(graph, network=network(2.0)).step_ns == 4 * (400_000 + MB + 4 * MB)
+
+
+def test_what_scales_of_a_tail_belongs_to_the_bandwidth_and_is_bounded() -> None:
+    graph = overlap_job(4, 0.0, tail_ns=600_000)
+    baseline = simulate(graph, network=network(1.0))
+    split = baseline.critical_split
+    assert split["scaleup_bw"] == 4 * 1_600_000
+    assert split["gap"] == 0
+    variant = simulate(graph, network=network(2.0))
+    bound, reason = utility_bound(baseline, variant, "scaleup_bw", 2)
+    assert reason == ""
+    assert bound == pytest.approx((1 - variant.step_ns / baseline.step_ns) * 100)
+    longer = overlap_job(4, 0.0, tail_ns=5 * MB)
+    split = simulate(longer, network=network(1.0)).critical_split
+    assert (split["scaleup_bw"], split["gap"]) == (4 * 2 * MB, 4 * 4 * MB)

@@ -15,9 +15,9 @@ from whatif.graph.columns import Collective, ExecutionGraph, Flavour, LaneKind
 from whatif.reports.machine import sweep_frame
 from whatif.reports.sweep import result_table
 from whatif.reports.utility import utility_report
-from whatif.simulator.network import Network, Tier, save_network
+from whatif.simulator.network import Alternative, Network, Overlap, Tier, save_network
 from whatif.sweeps.explain import explain
-from whatif.sweeps.intervals import interval, judge, noise_pct
+from whatif.sweeps.intervals import OTHER_SPEED, interval, judge, noise_pct, sources
 from whatif.sweeps.job import Job, prepare
 from whatif.sweeps.resources import RESOURCES
 from whatif.sweeps.run import sweep
@@ -84,7 +84,8 @@ def training(
 
 def written(folder: Path, *tiers: Tier, alternatives: Sequence[list[Tier]] = ()) -> Path:
     path = folder / "network.yaml"
-    save_network(Network(name="test", tiers=list(tiers), alternatives=list(alternatives)), path)
+    others = [Alternative(tiers=one) for one in alternatives]
+    save_network(Network(name="test", tiers=list(tiers), alternatives=others), path)
     return path
 
 
@@ -101,14 +102,14 @@ def swept(prepared: Job, resource: str) -> tuple[SweepResult, ResultRow]:
 
 def test_calibration_and_steps_are_added_in_quadrature_on_each_side() -> None:
     """3-4-5 below, 5-12-13 above."""
-    assert interval(10, [7, 15, 9], (6, 22)) == pytest.approx((5, 23))
+    assert interval(10, [[7, 15, 9], (6, 22)]) == pytest.approx((5, 23))
 
 
 def test_the_interval_covers_what_is_known_and_nothing_else() -> None:
-    assert interval(10, [], (6, 22)) == (6, 22)
-    assert interval(10, [12, 11], None) == (10, 12)
-    assert interval(10, [8], (11, 12)) == (8, 12)
-    assert interval(10, [], None) is None
+    assert interval(10, [[], (6, 22)]) == (6, 22)
+    assert interval(10, [[12, 11], ()]) == (10, 12)
+    assert interval(10, [[8], (11, 12)]) == (8, 12)
+    assert interval(10, [[], ()]) is None
 
 
 @pytest.mark.parametrize(
@@ -153,9 +154,12 @@ def test_alternatives_widen_the_interval_with_baselines_of_their_own(tmp_path: P
     prepared = job(tmp_path, training(), SLOW, FAST)
     result, row = swept(prepared, "scaleup_bw")
     point, slow, fast = 50 / 400 * 100, 100 / 500 * 100, 25 / 350 * 100
+    # Twice the speed may be 5 % more or less than that.
+    less, more = (100 / 400 * 100 * (1 - 1 / (2 * by)) for by in (1 / OTHER_SPEED, OTHER_SPEED))
     assert row.utility_pct == pytest.approx(point)
-    assert row.utility_low_pct == pytest.approx(point - hypot(point - fast, point - 10))
-    assert row.utility_high_pct == pytest.approx(point + hypot(slow - point, 50 / 3 - point))
+    low, high = hypot(point - fast, point - 10, point - less), hypot(slow - point, 50 / 3 - point)
+    assert row.utility_low_pct == pytest.approx(point - low, abs=1e-3)
+    assert row.utility_high_pct == pytest.approx(point + hypot(high, more - point), abs=1e-3)
     assert result.noise_pct == pytest.approx(NOISE)
     assert point < NOISE
     assert row.verdict == "within noise"
@@ -200,8 +204,12 @@ def test_an_alternative_is_worth_what_a_network_of_its_own_would_be(
     path = written(tmp_path, up, out, alternatives=[other])
     _, row = swept(prepare(graph, network=path), resource)
     assert abs(own - row.utility_pct) > 0.1
-    wanted = sorted([own, row.utility_pct])
-    assert [row.utility_low_pct, row.utility_high_pct] == pytest.approx(wanted)
+    speeds = []
+    if resource.endswith("_bw"):
+        found = sweep(prepare(graph, network=path), [resource], [2 / OTHER_SPEED, 2 * OTHER_SPEED])
+        speeds = [one.utility_pct for one in found.results]
+    wanted = interval(row.utility_pct, [[own], speeds])
+    assert (row.utility_low_pct, row.utility_high_pct) == pytest.approx(wanted)
 
 
 def test_one_step_has_no_verdict_but_an_interval_where_there_are_alternatives(
@@ -214,11 +222,23 @@ def test_one_step_has_no_verdict_but_an_interval_where_there_are_alternatives(
     assert result.noise_pct is None
     assert result.interval_basis.startswith("none: the spread over steps is unknown")
     result, row = swept(job(tmp_path, single, SLOW), "scaleup_bw")
-    assert (row.utility_low_pct, row.utility_high_pct) == pytest.approx((12.5, 20))
+    assert row.utility_low_pct == pytest.approx(25 * (1 - OTHER_SPEED / 2), abs=1e-3)
+    more = 25 * (1 - 1 / (2 * OTHER_SPEED)) - 12.5
+    assert row.utility_high_pct == pytest.approx(12.5 + hypot(20 - 12.5, more), abs=1e-3)
     assert row.verdict == "one step recorded: spread unknown"
     assert result.interval_basis.startswith("the other network")
     _, row = swept(job(tmp_path, training((300, 300))), "scaleup_bw")
     assert row.verdict == "one steady step: spread unknown"
+
+
+def test_an_uncertain_slowdown_and_uncertain_tiers_are_added_in_quadrature() -> None:
+    others = [
+        Alternative(tiers=[SLOW], overlap=Overlap(slowdown=0.1)),
+        Alternative(tiers=[BASE], overlap=Overlap(slowdown=0.0)),
+        Alternative(tiers=[BASE], overlap=Overlap(slowdown=0.3)),
+    ]
+    network = Network(name="test", tiers=[BASE], overlap=Overlap(slowdown=0.1), alternatives=others)
+    assert sources(network, [7, 6, 22]) == [[7], [6, 22]]
 
 
 def test_without_measured_steps_nothing_is_called_significant(tmp_path: Path) -> None:
@@ -241,7 +261,7 @@ def test_other_architectures_do_not_inherit_alternatives(tmp_path: Path) -> None
     path = written(tmp_path, BASE, alternatives=[[SLOW]])
     result = whatif.clusters(training(), scaleup_gb_s=[400], network=path)
     baseline, varied = result.architectures
-    assert baseline.network.alternatives == [[SLOW]]
+    assert baseline.network.alternatives == [Alternative(tiers=[SLOW])]
     assert varied.network.alternatives == []
     (row,) = varied.upgrades
     assert (row.utility_low_pct, row.utility_high_pct) == row.utility_range_pct

@@ -126,6 +126,7 @@ def sweep(
     model: DependencyModel | None = None,
     steps: Sequence[str] | None = None,
     assume_missing: bool = False,
+    intervals: bool = True,
     limit_pct: float = DEFAULT_LIMIT_PCT,
     timeline: str | Path | None = None,
     processes: int | None = None,
@@ -146,6 +147,9 @@ def sweep(
         the trace, with what the trace's own transfers say.
     rank_map, limit_pct
         As for `simulate`.
+    intervals : bool
+        Simulate on whatever other networks the measurements allow, too, to say how sure the
+        results are; without, that is left out, which is several times faster.
     timeline : str or Path, optional
         File to write for ui.perfetto.dev, compressed if it ends in ``.gz``: the baseline and
         every variant, side by side.
@@ -180,7 +184,7 @@ def sweep(
         processes=processes,
         progress=progress,
     )
-    job = _prepare(graph, network, _read(rank_map), progress)
+    job = _swept(graph, network, _read(rank_map), progress, intervals=intervals)
     result = run(job, resources, factors, limit_pct=limit_pct, progress=progress)
     if timeline is not None:
         _write_timeline(timeline, scenarios(job, resources, factors), progress)
@@ -195,6 +199,7 @@ def utility(
     model: DependencyModel | None = None,
     steps: Sequence[str] | None = None,
     assume_missing: bool = False,
+    intervals: bool = True,
     limit_pct: float = DEFAULT_LIMIT_PCT,
     processes: int | None = None,
     progress: Progress = silent,
@@ -205,7 +210,7 @@ def utility(
     ----------
     traces : str, Path, ExecutionGraph, or a sequence of them
         The jobs, each as for `load`.
-    network, rank_map, limit_pct
+    network, rank_map, intervals, limit_pct
         As for `sweep`; the same for all jobs.
     model, steps, assume_missing, processes, progress
         As for `load`; the same for all jobs.
@@ -238,7 +243,7 @@ def utility(
                 processes=processes,
                 progress=progress,
             )
-            yield _prepare(graph, network, domains, progress)
+            yield _swept(graph, network, domains, progress, intervals=intervals)
 
     return run(jobs(), limit_pct=limit_pct, progress=progress)
 
@@ -325,16 +330,34 @@ def _write_timeline(
     write_timelines(path, ((name, timeline(simulation)) for name, simulation in scenarios))
 
 
+def _swept(
+    graph: ExecutionGraph,
+    network: str | Path | None,
+    rank_map: Mapping[int, int] | None,
+    progress: Progress,
+    *,
+    intervals: bool,
+) -> Job:
+    """Prepare a job whose utilities come with intervals, or without."""
+    from .calibration.calibrate import DRAWS
+    from .sweeps.intervals import without_alternatives
+
+    draws = DRAWS if intervals else 0
+    job = _prepare(graph, network, rank_map, progress, draws)
+    return job if intervals else without_alternatives(job)
+
+
 def _prepare(
     graph: ExecutionGraph,
     network: str | Path | None,
     rank_map: Mapping[int, int] | None,
     progress: Progress,
+    draws: int = 0,
 ) -> Job:
     from .sweeps.job import prepare
 
     announce_compilation(progress)
-    return prepare(graph, network=network, rank_map=rank_map, progress=progress)
+    return prepare(graph, network=network, rank_map=rank_map, draws=draws, progress=progress)
 
 
 def _read(rank_map: RankMap | None) -> Mapping[int, int] | None:

@@ -97,6 +97,14 @@ LimitOption = Annotated[
         help="Baseline error beyond which results are marked.",
     ),
 ]
+IntervalsOption = Annotated[
+    bool,
+    typer.Option(
+        "--intervals/--no-intervals",
+        help="Say how sure utilities are, by simulating on whatever other networks the "
+        "measurements allow; without, a sweep is several times faster.",
+    ),
+]
 StrictOption = Annotated[
     bool,
     typer.Option(
