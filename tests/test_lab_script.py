@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -283,3 +284,23 @@ def test_rows_come_out_as_the_lab_s_data_has_them(
         compared += 1
     assert compared
     assert len((tmp_path / "truth.csv").read_text().splitlines()) == compared + 1
+
+
+def test_predictions_are_held_against_the_truth(shared_data: Path, tmp_path: Path) -> None:
+    for rate in ("1000mbit", "2000mbit"):
+        shutil.copytree(shared_data / "lab/tp-w2" / rate, tmp_path / "tp-w2" / rate)
+    rows = (shared_data / "lab/truth.csv").read_text().splitlines()
+    wanted = [row for row in rows[1:] if row.startswith(("tp-w2,1000", "tp-w2,2000"))]
+    (tmp_path / "truth.csv").write_text("\n".join([rows[0], *wanted]) + "\n")
+    command = [sys.executable, LAB / "run_lab.py", "predict", "--out", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2 true steps at another bandwidth are in the interval" in done.stdout
+
+
+def test_a_folder_that_is_no_lab_is_said_to_be_none(tmp_path: Path) -> None:
+    command = [sys.executable, LAB / "run_lab.py", "predict", "--out", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "truth.csv" in done.stderr
+    assert "Traceback" not in done.stderr

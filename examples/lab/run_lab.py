@@ -11,9 +11,14 @@ it writes
 - a row of `OUT/truth.csv`: the median step of the slowest rank in both runs.
 
 So for each trace the answer to "what if the network were twice as fast" is known: it was done.
-This needs Linux, root, iproute2 and PyTorch, and uses nothing of the package. The links are made
-in links.py, processes run in machine.py, the jobs are in jobs.py; here is what is run, in which
-order, and what is kept of it.
+
+    python examples/lab/run_lab.py predict --out my_lab
+
+predicts every step from every trace at another bandwidth, and shows how far it is off.
+
+Recording needs Linux, root, iproute2 and PyTorch, and uses nothing of the package. The links are
+made in links.py, processes run in machine.py, the jobs are in jobs.py; here is what is run, in
+which order, and what is kept of it.
 """
 
 from __future__ import annotations
@@ -325,12 +330,27 @@ def parser() -> argparse.ArgumentParser:
         "--plain-steps", type=positive, default=20, help="steps without profiler (default 20)"
     )
     command.add_argument("--dry-run", action="store_true", help="print the commands only")
+    command = commands.add_parser("predict", help="predict each step from the other traces")
+    command.add_argument("--out", type=Path, required=True, help="folder that was recorded")
     return top
+
+
+def predict(out: Path) -> None:
+    """Hold the predictions of `whatif` against the truth; it exits by itself if it cannot."""
+    try:
+        from whatif.cli.main import run
+    except ImportError:
+        raise LabError("predicting needs whatif: pip install . in its repository") from None
+    sys.argv = ["whatif", "validate", "--lab", str(out)]
+    run()
 
 
 def main() -> None:
     arguments = parser().parse_args()
     try:
+        if arguments.command == "predict":
+            predict(arguments.out)
+            return
         check_platform()
         plan = plan_of(arguments)
         if not arguments.dry_run:
