@@ -98,6 +98,8 @@ class CommOp:
 class Comms:
     """All communication of one rank, by issue order, and what could not be understood."""
 
+    #: Host events that describe communication.
+    scopes: HostScopes
     ops: list[CommOp] = field(default_factory=list)
     unknown: list[tuple[int, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -209,7 +211,7 @@ class _Reader:
         self.trace = trace
         self.world_size = world_size
         self.scopes = HostScopes(trace)
-        self.out = Comms()
+        self.out = Comms(self.scopes)
         self.config = {
             str(entry.get("pg_name")): entry for entry in trace.process_groups if "pg_name" in entry
         }

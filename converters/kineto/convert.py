@@ -14,7 +14,7 @@ from ...graph.coverage import Coverage, Dropped, Inference
 from .assemble import RankInput, assemble, measure_transfers
 from .clocks import Alignment, align
 from .comms import find_comms
-from .cpu import add_cpu_job, complete_waits, read_main, seen_waits
+from .cpu import add_cpu_job, complete_waits, keep_consistent, read_main, seen_waits
 from .device import add_device
 from .discover import discover
 from .events import Category
@@ -23,7 +23,7 @@ from .job import read_job
 from .match import match, symmetric_members
 from .nodes import Names, RankNodes
 from .steps import find_windows, select_steps
-from .streams import add_stream_waits
+from .waits import WaitsInput, add_stream_waits, find_waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -125,8 +125,7 @@ def convert_kineto(
     if not windows[0].marked:
         coverage.warnings.append("no step annotation: the whole trace is taken as one step")
     if on_device:
-        for rank in ranks:
-            _device_rank(rank, chosen)
+        _device_ranks(ranks, chosen, coverage)
     else:
         _cpu_ranks(ranks, coverage)
         if chosen == "serial":
@@ -206,20 +205,40 @@ def _choose_model(
     return wanted or ("host" if launches else "stream")
 
 
-def _device_rank(rank: _Rank, model: DependencyModel) -> None:
-    """Build the nodes of a rank of a device job."""
-    nodes = rank.nodes
-    rank.device = device = add_device(nodes, rank.trace, rank.comms, rank.windows)
-    _keep_converted(rank)
+def _device_ranks(ranks: list[_Rank], model: DependencyModel, coverage: Coverage) -> None:
+    """Build the nodes of all ranks of a device job."""
+    for rank in ranks:
+        rank.device = add_device(rank.nodes, rank.trace, rank.comms, rank.windows)
     if model == "serial":
-        _add_markers(nodes, rank.windows)
-        _make_serial(nodes)
+        for rank in ranks:
+            _keep_converted(rank)
+            _add_markers(rank.nodes, rank.windows)
+            _make_serial(rank.nodes)
         return
-    order, host_waits = add_stream_waits(nodes, rank.trace, rank.comms, device)
-    if model == "host":
-        add_host(nodes, rank.trace, rank.comms, rank.windows, device, order, host_waits)
-    else:
-        _add_markers(nodes, rank.windows)
+    found = find_waits(
+        [WaitsInput(r.trace, r.comms, r.device, r.windows) for r in ranks if r.device is not None]
+    )
+    for rank, waits in zip(ranks, found, strict=True):
+        assert rank.device is not None
+        _keep_converted(rank)
+        add_stream_waits(rank.nodes, rank.device, waits)
+        if model == "host":
+            add_host(rank.nodes, rank.trace, rank.comms, rank.windows, rank.device, waits)
+        else:
+            _add_markers(rank.nodes, rank.windows)
+    assumed = sum(waits.assumed for waits in found)
+    if assumed:
+        coverage.assumed.append(
+            f"{assumed} of {sum(w.choices for w in found)} waits between streams that could be for "
+            "several operations, none of which was ever seen to hold anything up: taken in the "
+            "order of issue; on other networks another may matter"
+        )
+    calls = sum(len(waits.assumed_calls) for waits in found)
+    if calls and model == "host":
+        coverage.assumed.append(
+            f"{calls} synchronising calls never had to wait, so that nothing shows what for: for "
+            "what was recorded or launched last"
+        )
 
 
 def _keep_converted(rank: _Rank) -> None:
@@ -270,6 +289,9 @@ def _cpu_ranks(ranks: list[_Rank], coverage: Coverage) -> None:
     """Build the nodes of all ranks of a CPU job."""
     mains = [read_main(r.trace, r.comms, r.windows) for r in ranks]
     waits = [seen_waits(r.trace, r.comms, m, r.windows) for r, m in zip(ranks, mains, strict=True)]
+    waits, chance = keep_consistent(
+        [r.trace for r in ranks], [r.comms for r in ranks], mains, waits
+    )
     seen = sum(len(w) for w in waits)
     waits, elsewhere, assumed = complete_waits(
         [r.trace for r in ranks],
@@ -285,6 +307,9 @@ def _cpu_ranks(ranks: list[_Rank], coverage: Coverage) -> None:
     ):
         if count:
             coverage.inferred.append(Inference("waits for collectives", count, text))
+    if chance:
+        why = "the same place did not wait for it in most steps and ranks"
+        coverage.dropped.append(Dropped("silences that ended with a collective", chance, why))
     if assumed:
         coverage.assumed.append(
             f"{assumed} collectives were never seen waited for: waited for no later than the next "
