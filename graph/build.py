@@ -63,6 +63,7 @@ class _Node(NamedTuple):
     transfer_ns: int
     tail_ns: int
     eager: bool
+    dtype: int = -1
 
 
 class _Rank(NamedTuple):
@@ -210,6 +211,7 @@ class GraphBuilder:
         size_bytes: int,
         *,
         root: int = -1,
+        dtype: str = "",
         name: str = "",
         after: Iterable[int | Dep] | None = None,
         gap_ns: int = 0,
@@ -233,6 +235,8 @@ class GraphBuilder:
             Input bytes of this rank.
         root : int
             Global rank of the root of a rooted collective.
+        dtype : str
+            Data type, if it is known.
         transfer_ns, tail_ns : int
             Measured transfer and tail.
         lane, name, after, gap_ns, start_ns, dur_ns, step
@@ -268,6 +272,7 @@ class GraphBuilder:
                 transfer_ns=transfer_ns,
                 tail_ns=tail_ns,
                 eager=False,
+                dtype=self._name(dtype) if dtype else -1,
             ),
         )
 
@@ -415,6 +420,7 @@ class GraphBuilder:
             transfer_ns=column("transfer_ns", np.int64),
             tail_ns=column("tail_ns", np.int64),
             eager=column("eager", np.bool_),
+            dtype=column("dtype", np.int32),
             lanes=Lanes(
                 rank=np.array([rank_index[lane[0]] for lane in self._lanes], dtype=np.int32),
                 kind=np.array([lane[1] for lane in self._lanes], dtype=np.int8),

@@ -56,6 +56,7 @@ DEFAULTS: dict[str, int] = {
     "transfer_ns": -1,
     "tail_ns": 0,
     "eager": 0,
+    "dtype": -1,
 }
 
 #: Marks a node that only shows time to other tools: ``gap``, ``tail`` or ``offset`` (string).

@@ -45,6 +45,7 @@ _DTYPES: dict[str, Any] = {
     "transfer_ns": np.int64,
     "tail_ns": np.int64,
     "eager": np.bool_,
+    "dtype": np.int32,
 }
 
 _ALWAYS = [f"whatif_{column}" for column in fmt.ALWAYS]

@@ -37,6 +37,7 @@ _SAME_SIZE = (
 _NODE_COLUMNS = (
     *("kind", "flavour", "lane", "name", "step", "start_ns", "dur_ns", "gap_ns", "coll"),
     *("size_bytes", "group", "seq", "peer", "tag", "instance", "transfer_ns", "tail_ns", "eager"),
+    "dtype",
 )
 
 
@@ -145,6 +146,7 @@ def _check_nodes(graph: ExecutionGraph) -> None:
         ("name", 0, len(graph.names)),
         ("step", -1, len(graph.steps) + 1),
         ("coll", -1, len(Collective) - 1),
+        ("dtype", -1, len(graph.names)),
     ):
         values = getattr(graph, column)
         found = np.flatnonzero((values < low) | (values >= high))

@@ -117,6 +117,7 @@ def graphs(draw: st.DrawFn) -> ExecutionGraph:
                     group,
                     size + (coll == Collective.ALL_TO_ALL) * draw(st.integers(0, 2)),
                     root=root,
+                    dtype=draw(st.sampled_from(["", "float32", "bfloat16"])),
                     **communication(rank),
                 )
                 nodes[rank].append(node)

@@ -286,6 +286,8 @@ def assemble(
         columns["coll"].append(fill([int(o.coll) for o in ops], -1, np.int8))
         columns["size_bytes"].append(fill([o.size_bytes for o in ops], -1, np.int64))
         columns["peer"].append(fill([o.peer for o in ops], -1, np.int32))
+        dtypes = [names.index(o.dtype) if o.dtype else -1 for o in ops]
+        columns["dtype"].append(fill(dtypes, -1, np.int32))
         columns["tag"].append(fill([0] * len(ops), -1, np.int32))
         for name, per_rank, default, dtype in (
             ("group", matched.group_of[r], -1, np.int32),
