@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Columns of the transfers that meet, as they are in the job.
 _KEPT = (
     *("kind", "flavour", "name", "dur_ns", "coll", "size_bytes", "group", "seq", "peer", "tag"),
-    *("transfer_ns", "eager", "dtype"),
+    *("transfer_ns", "eager", "dtype", "split"),
 )
 
 

@@ -57,6 +57,7 @@ DEFAULTS: dict[str, int] = {
     "tail_ns": 0,
     "eager": 0,
     "dtype": -1,
+    "split": -1,
 }
 
 #: Marks a node that only shows time to other tools: ``gap``, ``tail`` or ``offset`` (string).
@@ -133,6 +134,7 @@ class JobTables(msgspec.Struct, frozen=True):
     groups: list[GroupRow]
     steps: StepTable
     coverage: Coverage
+    splits: list[list[int]] = []
 
     def encode(self) -> str:
         """Write as JSON."""

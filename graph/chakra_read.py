@@ -46,6 +46,7 @@ _DTYPES: dict[str, Any] = {
     "tail_ns": np.int64,
     "eager": np.bool_,
     "dtype": np.int32,
+    "split": np.int32,
 }
 
 _ALWAYS = [f"whatif_{column}" for column in fmt.ALWAYS]
@@ -163,6 +164,7 @@ def _read_ours(readers: list[_RankReader]) -> ExecutionGraph:
             groups=tuple(Group(g.name, tuple(g.ranks), g.description) for g in job.groups),
             steps=_steps(job.steps, len(job.ranks)),
             coverage=job.coverage,
+            splits=tuple(tuple(parts) for parts in job.splits),
             **{column: np.array(values, _DTYPES[column]) for column, values in columns.items()},
         )
     except (OverflowError, ValueError) as error:

@@ -160,6 +160,7 @@ def _job_tables(graph: ExecutionGraph, names: list[str]) -> fmt.JobTables:
             completion_ns=steps.completion_ns.tolist(),
         ),
         coverage=graph.coverage,
+        splits=[list(parts) for parts in graph.splits],
     )
 
 

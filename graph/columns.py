@@ -242,6 +242,11 @@ class ExecutionGraph:
     dtype : int32, shape (N,)
         Data type of communication, as an index into `names`; -1 where there is none or the trace
         does not say. Need not be given.
+    split : int32, shape (N,)
+        Parts of an all-to-all that are not equal, as an index into `splits`; -1 where they are, or
+        where the trace does not say. Need not be given.
+    splits : tuple of tuple of int
+        Bytes that a rank sends to each member of the group, in group order, itself included.
     lanes, groups, steps
         Tables.
     coverage : Coverage
@@ -286,11 +291,14 @@ class ExecutionGraph:
     steps: Steps
     coverage: Coverage
     dtype: NDArray[np.int32] = field(default_factory=_not_said)
+    split: NDArray[np.int32] = field(default_factory=_not_said)
+    splits: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         """Fill the columns that a source has nothing to say in."""
-        if not len(self.dtype):
-            object.__setattr__(self, "dtype", np.full(len(self.kind), -1, dtype=np.int32))
+        for column in ("dtype", "split"):
+            if not len(getattr(self, column)):
+                object.__setattr__(self, column, np.full(len(self.kind), -1, dtype=np.int32))
 
     @property
     def num_nodes(self) -> int:
@@ -318,6 +326,11 @@ class ExecutionGraph:
         """Name of the data type that a node communicates, or None."""
         index = int(self.dtype[node])
         return self.names[index] if index >= 0 else None
+
+    def split_of(self, node: int) -> tuple[int, ...] | None:
+        """Bytes that a node sends to each member of its group, where they are not equal."""
+        index = int(self.split[node])
+        return self.splits[index] if index >= 0 else None
 
     def with_(self, **columns: Any) -> ExecutionGraph:  # noqa: ANN401
         """Copy with some columns replaced."""

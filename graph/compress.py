@@ -44,6 +44,7 @@ _FROM_LAST = (
     "tail_ns",
     "eager",
     "dtype",
+    "split",
 )
 
 #: Kind of a part that is the lag of a dependency inside a chain; the other kinds are flavours.

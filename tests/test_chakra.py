@@ -111,12 +111,19 @@ def graphs(draw: st.DrawFn) -> ExecutionGraph:
             root = draw(st.sampled_from(group_ranks[group]))
             size = draw(st.sampled_from([-1, 0, 1, 4096, 2**40]))
             for rank in group_ranks[group]:
+                own, split = size, ()
+                if coll == Collective.ALL_TO_ALL:
+                    own += draw(st.integers(0, 2))
+                    if draw(st.booleans()):
+                        split = draw(st.tuples(*[st.integers(0, 99)] * len(group_ranks[group])))
+                        own = sum(split)
                 node = build.collective(
                     draw(st.sampled_from(lanes[rank])),
                     coll,
                     group,
-                    size + (coll == Collective.ALL_TO_ALL) * draw(st.integers(0, 2)),
+                    own,
                     root=root,
+                    split=split,
                     dtype=draw(st.sampled_from(["", "float32", "bfloat16"])),
                     **communication(rank),
                 )

@@ -85,6 +85,8 @@ class CommOp:
         Where type, size and group come from.
     dtype : str
         Data type, empty if unknown.
+    split : tuple of int
+        Bytes to each member of the group, of an all-to-all of unequal parts; else empty.
     """
 
     event: int
@@ -97,6 +99,7 @@ class CommOp:
     order: int
     evidence: str
     dtype: str = ""
+    split: tuple[int, ...] = ()
 
 
 @dataclass
@@ -113,6 +116,8 @@ class Comms:
     alone: list[int] = field(default_factory=list)
     #: Rooted collectives whose root is not in the trace: the first member is taken.
     assumed_roots: int = 0
+    #: All-to-alls whose list of parts the trace cuts short.
+    cut_splits: int = 0
 
 
 class HostScopes:
@@ -299,7 +304,30 @@ class _Reader:
                 peer = group.ranks[root]
         seq = _int(args.get("Seq"))
         dtype = dtype_name(dtype)
-        return CommOp(event, coll, size, group, seq, peer, sends, order, evidence, dtype)
+        split: tuple[int, ...] = ()
+        if coll is Collective.ALL_TO_ALL:
+            split = self.split(args.get("In split size"), size, group.size)
+        return CommOp(event, coll, size, group, seq, peer, sends, order, evidence, dtype, split)
+
+    def split(self, text: object, size: int, members: int) -> tuple[int, ...]:
+        """Bytes to each member of the group, where the trace says that they are not equal.
+
+        "In split size" counts elements, or rows of as many elements, so only shares count.
+        PyTorch cuts long lists, with an ellipsis; what is left says nothing.
+        """
+        shown = text if isinstance(text, list) else re.findall(r"\d+|\.\.\.", str(text or ""))
+        if not shown or size < 0:
+            return ()
+        if "..." in shown or len(shown) != members:
+            self.out.cut_splits += 1
+            return ()
+        ends = np.cumsum([int(part) for part in shown])
+        if not ends[-1]:
+            return ()
+        # Whole bytes that sum up to the size.
+        at = [size * int(end) // int(ends[-1]) for end in ends]
+        parts = tuple(b - a for a, b in pairwise([0, *at]))
+        return () if max(parts) - min(parts) <= 1 else parts
 
     def from_scopes(
         self, event: int, scopes: list[int], order: int, evidence: str

@@ -378,6 +378,12 @@ def _report_comms(coverage: Coverage, ranks: list[_Rank], matched: Matched) -> N
     )
     coverage.assumed_members = sum(matched.missing)
     coverage.assumed += matched.assumptions
+    cut = sum(rank.comms.cut_splits for rank in ranks)
+    if cut:
+        coverage.assumed.append(
+            f"{cut} members of all-to-alls whose list of parts is cut short in the trace: equal "
+            "parts"
+        )
     roots = sum(rank.comms.assumed_roots for rank in ranks)
     if roots:
         coverage.assumed.append(
