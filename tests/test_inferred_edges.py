@@ -15,6 +15,7 @@ import pytest
 from whatif.converters.kineto.comms import find_comms
 from whatif.converters.kineto.cpu import complete_waits, keep_consistent, read_main, seen_waits
 from whatif.converters.kineto.device import add_device
+from whatif.converters.kineto.discover import discover
 from whatif.converters.kineto.host import add_host
 from whatif.converters.kineto.job import read_job
 from whatif.converters.kineto.nodes import Names, RankNodes
@@ -72,7 +73,7 @@ def runs_of(profile: Profile, seeds: Iterable[int], folder: Path) -> list[tuple[
 def read_inputs(run: Run, folder: Path) -> list[WaitsInput]:
     """What the converter knows of the ranks of a device job before it infers waits."""
     out = []
-    for trace in read_job(folder, processes=1):
+    for trace in read_job(discover(folder), processes=1):
         comms = find_comms(trace, len(run.program.ranks), device_job=True)
         windows = find_windows(trace)
         device = add_device(RankNodes(Names()), trace, comms, windows)
@@ -206,7 +207,7 @@ def test_inferred_hand_overs_are_mostly_right_and_mostly_all(tmp_path: Path) -> 
 
 def score_queue_waits(run: Run, folder: Path, score: Score) -> None:
     """Count the places of the main threads of a CPU job that wait for collectives."""
-    traces = read_job(folder, processes=1)
+    traces = read_job(discover(folder), processes=1)
     comms = [find_comms(t, len(traces), device_job=False) for t in traces]
     windows = [find_windows(t) for t in traces]
     mains = [read_main(t, c, w) for t, c, w in zip(traces, comms, windows, strict=True)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...base.errors import TraceError, UsageError
+from ...base.errors import GraphError, TraceError, UsageError
 from ...graph.columns import Flavour, LaneKind
 from ...graph.coverage import Coverage, Dropped, Inference
 from .assemble import RankInput, assemble, measure_transfers
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ...graph.columns import DependencyModel, ExecutionGraph
     from .comms import Comms
     from .device import Device
+    from .discover import Discovery
     from .events import KinetoTrace
     from .match import Matched
     from .steps import Windows
@@ -93,7 +94,8 @@ def convert_kineto(
     UsageError
         If the model or the steps cannot be had from this trace.
     """
-    traces = read_job(path, processes=processes, progress=progress)
+    found = discover(path)
+    traces = read_job(found, processes=processes, progress=progress)
     on_device = any(bool(np.isin(t.category, _DEVICE_ROWS).any()) for t in traces)
     if not on_device and not any((t.category == int(Category.CPU_OP)).any() for t in traces):
         raise TraceError(
@@ -102,15 +104,7 @@ def convert_kineto(
             rank=traces[0].rank,
         )
     numbers = [int(t.rank or 0) for t in traces]
-    sizes = {t.world_size: t for t in traces if t.world_size}
-    if len(sizes) > 1:
-        one, other = list(sizes.values())[:2]
-        raise TraceError(
-            f"says that the job has {other.world_size} ranks, but {one.path.name} says "
-            f"{one.world_size}",
-            file=other.path,
-            rank=other.rank,
-        )
+    _check_world_sizes(traces)
     world = max([t.world_size or 0 for t in traces] + [number + 1 for number in numbers])
     if world > MOST_RANKS:
         raise TraceError(f"says that the job has {world} ranks, which none has", file=path)
@@ -121,7 +115,7 @@ def convert_kineto(
         _Rank(n, t, w, find_comms(t, world, device_job=on_device), RankNodes(names))
         for n, t, w in zip(numbers, traces, windows, strict=True)
     ]
-    coverage = _coverage_of_files(path, traces)
+    coverage = _coverage_of_files(found, traces)
     if not windows[0].marked:
         coverage.warnings.append("no step annotation: the whole trace is taken as one step")
     if on_device:
@@ -133,12 +127,14 @@ def convert_kineto(
                 _make_serial(rank.nodes)
     try:
         matched = match(numbers, [r.comms.ops for r in ranks], world, assume_missing=assume_missing)
-    except TraceError as error:
-        if not coverage.ignored_files:
+    except (TraceError, GraphError) as error:
+        known = [text for text in coverage.warnings if "distributedInfo" in text][:4]
+        if coverage.ignored_files:
+            known.append(f"left out of the directory: {'; '.join(coverage.ignored_files[:4])}")
+        if not known:
             raise
-        left_out = "; ".join(coverage.ignored_files[:4])
-        raise TraceError(
-            f"{error.message} (left out of the directory: {left_out})", rank=error.rank
+        raise type(error)(
+            f"{error.message} ({'; '.join(known)})", rank=error.rank, place=error.place
         ) from error
     alignment = _align(ranks, matched)
     inputs = [
@@ -338,11 +334,25 @@ def _device_name(trace: KinetoTrace) -> str:
     return trace.devices[ordinal] if ordinal < len(trace.devices) else trace.devices[0]
 
 
-def _coverage_of_files(path: Path, traces: list[KinetoTrace]) -> Coverage:
+def _check_world_sizes(traces: list[KinetoTrace]) -> None:
+    """Refuse traces of jobs of different sizes, blaming the one that the fewest agree with."""
+    votes = Counter(t.world_size for t in traces if t.world_size)
+    if len(votes) < 2:
+        return
+    (usual, _), *_ = votes.most_common()
+    agreeing = next(t for t in traces if t.world_size == usual)
+    other = next(t for t in reversed(traces) if t.world_size not in (None, usual))
+    raise TraceError(
+        f"says that the job has {other.world_size} ranks, but {agreeing.path.name} says {usual}",
+        file=other.path,
+        rank=other.rank,
+    )
+
+
+def _coverage_of_files(found: Discovery, traces: list[KinetoTrace]) -> Coverage:
     """Begin the coverage report with what was read."""
-    ignored = discover(path).ignored
     coverage = Coverage(
-        files=len(traces), ignored_files=[f"{name.name}: {why}" for name, why in ignored]
+        files=len(traces), ignored_files=[f"{name.name}: {why}" for name, why in found.ignored]
     )
     for trace in traces:
         coverage.events_seen += trace.events_seen
