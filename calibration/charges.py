@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Columns of the transfers that meet, as they are in the job.
 _KEPT = (
     *("kind", "flavour", "name", "dur_ns", "coll", "size_bytes", "group", "seq", "peer", "tag"),
-    *("transfer_ns", "eager"),
+    *("transfer_ns", "eager", "dtype", "split"),
 )
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..graph.columns import SYMMETRIC, Collective
 from ..simulator.choice import candidate_plans
-from ..simulator.operations import find_operations, unique_rows
-from ..simulator.pricing import price, sizes_of
+from ..simulator.operations import find_operations, sizes_of, unique_rows
+from ..simulator.pricing import price
 from .in_flight import divided_ns
 
 if TYPE_CHECKING:

@@ -63,6 +63,8 @@ class _Node(NamedTuple):
     transfer_ns: int
     tail_ns: int
     eager: bool
+    dtype: int = -1
+    split: int = -1
 
 
 class _Rank(NamedTuple):
@@ -113,6 +115,7 @@ class GraphBuilder:
         self._lane_tail: dict[int, int] = {}
         self._groups: list[Group] = []
         self._names: dict[str, int] = {}
+        self._splits: dict[tuple[int, ...], int] = {}
         self._nodes: list[_Node] = []
         self._deps: list[list[Dep]] = []
         self._steps: list[_Step] = []
@@ -210,6 +213,8 @@ class GraphBuilder:
         size_bytes: int,
         *,
         root: int = -1,
+        dtype: str = "",
+        split: tuple[int, ...] = (),
         name: str = "",
         after: Iterable[int | Dep] | None = None,
         gap_ns: int = 0,
@@ -233,6 +238,10 @@ class GraphBuilder:
             Input bytes of this rank.
         root : int
             Global rank of the root of a rooted collective.
+        dtype : str
+            Data type, if it is known.
+        split : tuple of int
+            Bytes to each member of the group, of an all-to-all of unequal parts.
         transfer_ns, tail_ns : int
             Measured transfer and tail.
         lane, name, after, gap_ns, start_ns, dur_ns, step
@@ -268,6 +277,8 @@ class GraphBuilder:
                 transfer_ns=transfer_ns,
                 tail_ns=tail_ns,
                 eager=False,
+                dtype=self._name(dtype) if dtype else -1,
+                split=self._splits.setdefault(split, len(self._splits)) if split else -1,
             ),
         )
 
@@ -415,6 +426,9 @@ class GraphBuilder:
             transfer_ns=column("transfer_ns", np.int64),
             tail_ns=column("tail_ns", np.int64),
             eager=column("eager", np.bool_),
+            dtype=column("dtype", np.int32),
+            split=column("split", np.int32),
+            splits=tuple(self._splits),
             lanes=Lanes(
                 rank=np.array([rank_index[lane[0]] for lane in self._lanes], dtype=np.int32),
                 kind=np.array([lane[1] for lane in self._lanes], dtype=np.int8),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Version of the ``whatif_`` attributes; a reader refuses a newer one.
-FORMAT = 1
+FORMAT = 2
 
 #: GlobalMetadata.version, as the generators of mlcommons/chakra write it.
 SCHEMA_VERSION = "0.0.4"
@@ -56,6 +56,8 @@ DEFAULTS: dict[str, int] = {
     "transfer_ns": -1,
     "tail_ns": 0,
     "eager": 0,
+    "dtype": -1,
+    "split": -1,
 }
 
 #: Marks a node that only shows time to other tools: ``gap``, ``tail`` or ``offset`` (string).
@@ -80,6 +82,7 @@ NPU = "whatif_npu"
 RANK = "whatif_rank"
 NODES = "whatif_nodes"
 DIGEST = "whatif_digest"
+CHECKSUM = "whatif_checksum"
 JOB = "whatif_job"
 EXPORT_WARNINGS = "whatif_export_warnings"
 
@@ -132,6 +135,7 @@ class JobTables(msgspec.Struct, frozen=True):
     groups: list[GroupRow]
     steps: StepTable
     coverage: Coverage
+    splits: list[list[int]] = []
 
     def encode(self) -> str:
         """Write as JSON."""
@@ -141,6 +145,29 @@ class JobTables(msgspec.Struct, frozen=True):
 def digest(job: str) -> str:
     """Fingerprint of the job tables, which ties the files of one conversion together."""
     return hashlib.sha256(job.encode()).hexdigest()
+
+
+#: Stands for the checksum of a file while it is worked out.
+NO_CHECKSUM = "0" * 64
+
+
+class Checksum:
+    """Fingerprint of the messages of a file, its metadata as if they held `NO_CHECKSUM`.
+
+    A flipped bit in a duration would otherwise go unnoticed: any number is as good as another.
+    """
+
+    def __init__(self) -> None:
+        self._sum = hashlib.sha256()
+
+    def add(self, message: bytes) -> None:
+        """Go on with the next message."""
+        self._sum.update(len(message).to_bytes(4, "little"))
+        self._sum.update(message)
+
+    def text(self) -> str:
+        """What it has come to, as long as `NO_CHECKSUM`."""
+        return self._sum.hexdigest()
 
 
 def file_name(prefix: str, npu: int) -> str:

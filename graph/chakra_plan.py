@@ -132,6 +132,8 @@ def plan_export(graph: ExecutionGraph) -> ExportPlan:
         comm_tag[nodes] = i % TAGS
         if remark is None and coll not in _EQUAL and np.ptp(graph.size_bytes[nodes]):
             remark = f"members of one {coll.label} differ in size: their mean stands for all"
+        if remark is None and (graph.split[nodes] >= 0).any():
+            remark = f"{coll.label} of unequal parts shown as one of equal parts"
         if remark is not None:
             notes.update(dict.fromkeys(nodes.tolist(), remark))
     alone = np.flatnonzero((graph.kind != Kind.COMP) & ~joined)

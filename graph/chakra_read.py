@@ -6,6 +6,7 @@ files by others go to `chakra_foreign`.
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import islice
 from operator import itemgetter
@@ -45,6 +46,8 @@ _DTYPES: dict[str, Any] = {
     "transfer_ns": np.int64,
     "tail_ns": np.int64,
     "eager": np.bool_,
+    "dtype": np.int32,
+    "split": np.int32,
 }
 
 _ALWAYS = [f"whatif_{column}" for column in fmt.ALWAYS]
@@ -77,7 +80,7 @@ def read_et(path: Path, *, comm_groups: Path | None = None) -> ExecutionGraph:
     GraphError
         If dependencies or communication do not fit together.
     """
-    _, prefix, files = fmt.find_set(path)
+    directory, prefix, files = fmt.find_set(path)
     readers = [_RankReader(file, npu) for npu, file in enumerate(files)]
     ours = [fmt.FORMAT_KEY in reader.metadata for reader in readers]
     if not any(ours):
@@ -89,7 +92,7 @@ def read_et(path: Path, *, comm_groups: Path | None = None) -> ExecutionGraph:
             file=files[ours.index(False)],
             rank=ours.index(False),
         )
-    return _read_ours(readers)
+    return _read_ours(readers, directory / fmt.groups_name(prefix))
 
 
 class _RankReader:
@@ -113,6 +116,21 @@ class _RankReader:
             raise TraceError("does not begin with Chakra metadata", file=file, rank=npu)
         self.metadata = fmt.attributes(metadata)
 
+    def check(self) -> None:
+        """Refuse a file that is not as it was written."""
+        stated = str(self.metadata.get(fmt.CHECKSUM, ""))
+        found = fmt.Checksum()
+        for offset, message in fmt.read_messages(self.file):
+            if offset == 0 and stated:
+                message = message.replace(stated.encode(), fmt.NO_CHECKSUM.encode(), 1)
+            found.add(message)
+        if found.text() != stated:
+            raise TraceError(
+                "has changed since it was written: its checksum is another",
+                file=self.file,
+                rank=self.npu,
+            )
+
     def nodes(self) -> Iterator[fmt.ProtoMessage]:
         """Yield the Node messages."""
         known = frozenset(self._schema.NodeType.values())
@@ -128,8 +146,9 @@ class _RankReader:
             yield node
 
 
-def _read_ours(readers: list[_RankReader]) -> ExecutionGraph:
+def _read_ours(readers: list[_RankReader], groups_file: Path) -> ExecutionGraph:
     job = _job(readers)
+    _check_groups(job, readers, groups_file)
     columns: dict[str, list[int]] = {column: [] for column in _DTYPES}
     deps = _Deps()
     rank_ptr = [0]
@@ -162,6 +181,7 @@ def _read_ours(readers: list[_RankReader]) -> ExecutionGraph:
             groups=tuple(Group(g.name, tuple(g.ranks), g.description) for g in job.groups),
             steps=_steps(job.steps, len(job.ranks)),
             coverage=job.coverage,
+            splits=tuple(tuple(parts) for parts in job.splits),
             **{column: np.array(values, _DTYPES[column]) for column, values in columns.items()},
         )
     except (OverflowError, ValueError) as error:
@@ -182,6 +202,7 @@ def _job(readers: list[_RankReader]) -> fmt.JobTables:
                 file=reader.file,
                 rank=reader.npu,
             )
+        reader.check()
         held = reader.metadata.get(fmt.NPU)
         if held != reader.npu:
             raise TraceError(
@@ -207,6 +228,26 @@ def _job(readers: list[_RankReader]) -> fmt.JobTables:
             rank=job.ranks[len(readers)],
         )
     return job
+
+
+def _check_groups(job: fmt.JobTables, readers: list[_RankReader], file: Path) -> None:
+    """Refuse a file of groups that says something else than the files of the ranks.
+
+    It is for other tools; who simulates the same files with one of them must get the same groups.
+    """
+    if not file.is_file():
+        return
+    npu = {reader.metadata.get(fmt.RANK): reader.npu for reader in readers}
+    wanted = {
+        str(i + 1): [npu[rank] for rank in group.ranks if rank in npu]
+        for i, group in enumerate(job.groups)
+    }
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TraceError(f"is not a file of communicator groups ({error})", file=file) from error
+    if found != {key: npus for key, npus in wanted.items() if len(npus) > 1}:
+        raise TraceError("has other groups than the files of the ranks beside it", file=file)
 
 
 def _steps(table: fmt.StepTable, ranks: int) -> Steps:

@@ -160,6 +160,7 @@ def _job_tables(graph: ExecutionGraph, names: list[str]) -> fmt.JobTables:
             completion_ns=steps.completion_ns.tolist(),
         ),
         coverage=graph.coverage,
+        splits=[list(parts) for parts in graph.splits],
     )
 
 
@@ -249,10 +250,9 @@ class _RankWriter:
         file: IO[bytes],
     ) -> None:
         from chakra.schema.protobuf import et_def_pb2
-        from chakra.src.third_party.utils.protolib import encodeMessage
 
         self._schema = et_def_pb2
-        self._encode = encodeMessage
+        self._checksum = fmt.Checksum()
         self._graph = graph
         self._plan = plan
         self._names = names
@@ -289,10 +289,26 @@ class _RankWriter:
         offset = self._base[1] > self._base[0]
         gaps = sum(ready < start for ready, start in zip(self._ready, self._start, strict=True))
         tails = sum(finish < end for finish, end in zip(self._finish, self._end, strict=True))
-        self._encode(self._file, self._metadata(job, offset + gaps + len(self._order) + tails))
+        metadata = self._metadata(job, offset + gaps + len(self._order) + tails)
+        message = self._encode(metadata)
+        place = self._file.tell() - len(message) + message.index(fmt.NO_CHECKSUM.encode())
         roots = [self._time("offset", "start offset", [], *self._base, cpu=False)] if offset else []
         for position, i in enumerate(self._order):
             self._write_node(i, position, roots)
+        self._file.seek(place)
+        self._file.write(self._checksum.text().encode())
+
+    def _encode(self, message: fmt.ProtoMessage) -> bytes:
+        """Write a message after its length, as a varint of protobuf; its bytes."""
+        text: bytes = message.SerializeToString()
+        self._checksum.add(text)
+        length, size = bytearray(), len(text)
+        while size >= 0x80:
+            length.append(size & 0x7F | 0x80)
+            size >>= 7
+        length.append(size)
+        self._file.write(bytes(length) + text)
+        return text
 
     def _metadata(self, job: str, messages: int) -> fmt.ProtoMessage:
         metadata = self._schema.GlobalMetadata(version=fmt.SCHEMA_VERSION)
@@ -304,6 +320,7 @@ class _RankWriter:
         ):
             metadata.attr.add(name=key, int64_val=value)
         metadata.attr.add(name=fmt.DIGEST, string_val=fmt.digest(job))
+        metadata.attr.add(name=fmt.CHECKSUM, string_val=fmt.NO_CHECKSUM)
         if self._npu == 0:
             metadata.attr.add(name=fmt.JOB, string_val=job)
             warnings = self._schema.StringList(values=self._plan.warnings)
@@ -409,6 +426,6 @@ class _RankWriter:
             add(name=fmt.SLOT, int64_val=slot)
 
     def _emit(self, node: fmt.ProtoMessage) -> int:
-        self._encode(self._file, node)
+        self._encode(node)
         self._next_id += 1
         return self._next_id - 1

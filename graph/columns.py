@@ -17,7 +17,7 @@ so a node runs::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -178,6 +178,11 @@ class Steps:
         return len(self.names)
 
 
+def _not_said() -> NDArray[np.int32]:
+    """Make a column that is not given."""
+    return np.zeros(0, dtype=np.int32)
+
+
 @dataclass(frozen=True)
 class ExecutionGraph:
     """Everything a job did in its recorded steps (N nodes, E dependencies, R ranks).
@@ -206,7 +211,7 @@ class ExecutionGraph:
     start_offset_ns : int64, shape (R,)
         How much later than the first rank a rank began its first step.
     names : tuple of str
-        Table that `name` indexes.
+        Table that `name` and `dtype` index.
     kind, flavour, lane, name, step : shape (N,)
         `Kind`, `Flavour`, index into `lanes`, index into `names`, and the step in which the
         node was launched (index into `steps`).
@@ -234,6 +239,14 @@ class ExecutionGraph:
         it by. -1 and 0 where no transfer time could be measured.
     eager : bool, shape (N,)
         A send that completes without its receive.
+    dtype : int32, shape (N,)
+        Data type of communication, as an index into `names`; -1 where there is none or the trace
+        does not say. Need not be given.
+    split : int32, shape (N,)
+        Parts of an all-to-all that are not equal, as an index into `splits`; -1 where they are, or
+        where the trace does not say. Need not be given.
+    splits : tuple of tuple of int
+        Bytes that a rank sends to each member of the group, in group order, itself included.
     lanes, groups, steps
         Tables.
     coverage : Coverage
@@ -277,6 +290,15 @@ class ExecutionGraph:
     groups: tuple[Group, ...]
     steps: Steps
     coverage: Coverage
+    dtype: NDArray[np.int32] = field(default_factory=_not_said)
+    split: NDArray[np.int32] = field(default_factory=_not_said)
+    splits: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Fill the columns that a source has nothing to say in."""
+        for column in ("dtype", "split"):
+            if not len(getattr(self, column)):
+                object.__setattr__(self, column, np.full(len(self.kind), -1, dtype=np.int32))
 
     @property
     def num_nodes(self) -> int:
@@ -299,6 +321,16 @@ class ExecutionGraph:
     def end_ns(self) -> NDArray[np.int64]:
         """Measured end of every node, shape (N,)."""
         return self.start_ns + self.dur_ns
+
+    def data_type(self, node: int) -> str | None:
+        """Name of the data type that a node communicates, or None."""
+        index = int(self.dtype[node])
+        return self.names[index] if index >= 0 else None
+
+    def split_of(self, node: int) -> tuple[int, ...] | None:
+        """Bytes that a node sends to each member of its group, where they are not equal."""
+        index = int(self.split[node])
+        return self.splits[index] if index >= 0 else None
 
     def with_(self, **columns: Any) -> ExecutionGraph:  # noqa: ANN401
         """Copy with some columns replaced."""

@@ -43,6 +43,8 @@ _FROM_LAST = (
     "transfer_ns",
     "tail_ns",
     "eager",
+    "dtype",
+    "split",
 )
 
 #: Kind of a part that is the lag of a dependency inside a chain; the other kinds are flavours.

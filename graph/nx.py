@@ -33,9 +33,9 @@ def to_networkx(graph: ExecutionGraph, rank: int) -> nx.DiGraph[int]:
         Keys are node numbers of `graph`. Node attributes: `name`, `kind`, `flavour` (lower
         case), `lane` (for example ``stream 7``), `step` (its name, or None), `start_ns`,
         `dur_ns`, `gap_ns`, and for communication `coll`, `size_bytes`, `group`, `seq`, `peer`,
-        `tag`, `instance`, `transfer_ns`, `tail_ns`, `eager`. Edges point from the dependency to
-        the node that waits for it, with `kind` (``end`` or ``start``) and `lag_ns`; of two
-        between the same nodes, the one that binds in the measured timeline.
+        `tag`, `instance`, `transfer_ns`, `tail_ns`, `eager`, `dtype`, `split`. Edges point from the
+        dependency to the node that waits for it, with `kind` (``end`` or ``start``) and `lag_ns`;
+        of two between the same nodes, the one that binds in the measured timeline.
 
     Raises
     ------
@@ -76,6 +76,8 @@ def to_networkx(graph: ExecutionGraph, rank: int) -> nx.DiGraph[int]:
                 transfer_ns=int(graph.transfer_ns[node]),
                 tail_ns=int(graph.tail_ns[node]),
                 eager=bool(graph.eager[node]),
+                dtype=graph.data_type(node),
+                split=graph.split_of(node),
             )
         binding: dict[int, int] = {}
         for edge in range(int(graph.dep_ptr[node]), int(graph.dep_ptr[node + 1])):

@@ -37,6 +37,7 @@ _SAME_SIZE = (
 _NODE_COLUMNS = (
     *("kind", "flavour", "lane", "name", "step", "start_ns", "dur_ns", "gap_ns", "coll"),
     *("size_bytes", "group", "seq", "peer", "tag", "instance", "transfer_ns", "tail_ns", "eager"),
+    *("dtype", "split"),
 )
 
 
@@ -56,6 +57,7 @@ def validate(graph: ExecutionGraph) -> None:
     _check_nodes(graph)
     _check_dependencies(graph)
     _check_communication(graph)
+    _check_splits(graph)
     _check_ids(graph)
     if (graph.instance >= 0).any():
         members = _Members(graph, collect_instances(graph))
@@ -145,6 +147,8 @@ def _check_nodes(graph: ExecutionGraph) -> None:
         ("name", 0, len(graph.names)),
         ("step", -1, len(graph.steps) + 1),
         ("coll", -1, len(Collective) - 1),
+        ("dtype", -1, len(graph.names)),
+        ("split", -1, len(graph.splits)),
     ):
         values = getattr(graph, column)
         found = np.flatnonzero((values < low) | (values >= high))
@@ -163,6 +167,19 @@ def _check_nodes(graph: ExecutionGraph) -> None:
     for column in ("dur_ns", "gap_ns", "tail_ns"):
         _refuse(graph, getattr(graph, column) < 0, f"{column} is negative")
     _refuse(graph, graph.transfer_ns < -1, "transfer_ns is negative")
+
+
+def _check_splits(graph: ExecutionGraph) -> None:
+    """Parts of an all-to-all are one for each member, and together the size."""
+    for node in np.flatnonzero(graph.split >= 0).tolist():
+        parts = graph.splits[int(graph.split[node])]
+        group, size = int(graph.group[node]), int(graph.size_bytes[node])
+        if graph.coll[node] != Collective.ALL_TO_ALL:
+            _fail(graph, node, "has parts, but is no all-to-all")
+        if not 0 <= group < len(graph.groups) or len(parts) != len(graph.groups[group].ranks):
+            _fail(graph, node, f"has {len(parts)} parts, not one for each member of its group")
+        if min(parts) < 0 or sum(parts) != size:
+            _fail(graph, node, f"its parts are {sum(parts)} bytes, not its {size}, or negative")
 
 
 def _check_dependencies(graph: ExecutionGraph) -> None:

@@ -85,7 +85,7 @@ def _groups(result: InspectResult) -> list[RenderableType]:
 
 def _collectives(rows: list[InspectedCollective]) -> list[RenderableType]:
     table = text.Columns(
-        names=["type", "group"],
+        names=["type", "group", "data"],
         numbers=[
             *("ranks", "bytes a rank", "count", "as traced", "transfer"),
             *("wait", "mean wait", "longest wait", "bus GB/s"),
@@ -95,6 +95,7 @@ def _collectives(rows: list[InspectedCollective]) -> list[RenderableType]:
         table.row(
             one.type,
             one.group,
+            one.dtype or text.NONE,
             str(one.group_size),
             text.NONE if one.bytes is None else f"{one.bytes:,}",
             str(one.count),

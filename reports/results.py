@@ -121,6 +121,8 @@ class InspectedCollective(msgspec.Struct, frozen=True, kw_only=True):
     bytes : int or None
         Input bytes of a rank (the shard of an all-gather, the whole input of a reduce-scatter);
         None where the trace does not say.
+    dtype : str or None
+        Data type; None where the trace does not say.
     count : int
         Operations, each counted once, however many ranks took part.
     transfer_ns_median : int or None
@@ -139,6 +141,7 @@ class InspectedCollective(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     group_size: int
     bytes: int | None
+    dtype: str | None
     count: int
     transfer_ns_median: int | None
     wait_ns_median: int | None

@@ -74,11 +74,11 @@ def candidate_plans(network: Network, coordinates: Int, operations: Operations) 
     costings = []
     counts = []
     misfits: dict[str, int] = {}
-    for coll, members, root in zip(
-        operations.coll, operations.members, operations.root, strict=True
+    for coll, members, root, weights in zip(
+        operations.coll, operations.members, operations.root, operations.weights, strict=True
     ):
         places = coordinates[members]
-        possible = possible_of(shape, places, coll)
+        possible = possible_of(shape, places, coll, relayed=weights is not None)
         wanted = network.choices(coll)
         names = [name for name in possible if name in wanted] or [possible[0]]
         if wanted and names[0] not in wanted and len(members) > 1:
@@ -89,7 +89,7 @@ def candidate_plans(network: Network, coordinates: Int, operations: Operations) 
             misfits[text] = misfits.get(text, 0) + 1
         algorithms += names
         colls += [coll] * len(names)
-        costings += [costing_of(shape, places, coll, name, root) for name in names]
+        costings += [costing_of(shape, places, coll, name, root, weights) for name in names]
         counts.append(len(names))
     return Plans(
         first=np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
@@ -245,7 +245,7 @@ def price_group(
     [250000.]
     """
     everyone = np.arange(len(places))
-    operations = Operations([coll], [everyone], [root], np.zeros(1, dtype=np.int64))
+    operations = Operations([coll], [everyone], [root], [None], np.zeros(1, dtype=np.int64))
     plans = candidate_plans(network, places, operations)
     choice = cheapest(network, plans, np.zeros(len(size_bytes), dtype=np.int64), size_bytes)
     names = (*protocol_names(network), None)

@@ -212,8 +212,8 @@ def _ports(
         here = np.arange(first[plan], first[plan + 1])
         operation = int(chosen.operation[plan])
         layout = Layout(shape, coordinates[operations.members[operation]])
-        root = operations.root[operation]
-        made = make_plan(layout, operations.coll[operation], chosen.algorithm[plan], root)
+        root, weights = operations.root[operation], operations.weights[operation]
+        made = make_plan(layout, operations.coll[operation], chosen.algorithm[plan], root, weights)
         for index in here.tolist():
             rows = made.stages[sets.stage[index]].rows
             if coll[plan] in ROOTED:

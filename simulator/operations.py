@@ -12,6 +12,7 @@ import numpy as np
 
 from ..base.errors import GraphError
 from ..graph.columns import Collective, Kind
+from .parts import part_matrices
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .placement import Placement
 
     Int = NDArray[np.int64]
+    Float = NDArray[np.float64]
 
 #: Collectives in which members do not all do the same.
 ROOTED = (Collective.BROADCAST, Collective.SCATTER, Collective.REDUCE, Collective.GATHER)
@@ -36,6 +38,8 @@ class Operations(NamedTuple):
         Global ranks, in the order of the group; of a send first its start, then its end.
     root : list of (int or None), length O
         Index of the root among the members, where there is one and it is known.
+    weights : list of (float64 of shape (n, n), or None), length O
+        Parts of an all-to-all where they are not equal: from member to member, over the size.
     of : int64, shape (I,)
         Operation of every instance.
     """
@@ -43,6 +47,7 @@ class Operations(NamedTuple):
     coll: list[Collective]
     members: list[Int]
     root: list[int | None]
+    weights: list[Float | None]
     of: Int
 
 
@@ -75,18 +80,21 @@ def find_operations(
     sends = graph.kind[first] != Kind.RECV
     start, end = np.where(sends, rank, peer), np.where(sends, peer, rank)
     rooted = np.isin(instances.coll, ROOTED)
+    matrices, matrix = part_matrices(graph, instances, sizes_of(graph, instances))
     kinds, of = unique_rows(
         instances.coll.astype(np.int64),
         np.where(pair, start, instances.group),
         np.where(pair, end, np.where(rooted, np.maximum(peer, -1), -1)),
+        matrix,
     )
     example = np.zeros(len(kinds), dtype=np.int64)
     example[of[::-1]] = np.arange(len(of))[::-1]
 
-    found = Operations([], [], [], of)
+    found = Operations([], [], [], [], of)
     members: dict[int, Int] = {}
-    for (coll, group, root), i in zip(kinds.tolist(), example.tolist(), strict=True):
+    for (coll, group, root, parts), i in zip(kinds.tolist(), example.tolist(), strict=True):
         found.coll.append(Collective(coll))
+        found.weights.append(matrices[parts] if parts >= 0 else None)
         if coll == Collective.SEND_RECV:
             ends = np.array([group, root] if group != root else [group])
             placement.domains_of(ends)
@@ -98,6 +106,16 @@ def find_operations(
         found.members.append(members[group])
         found.root.append(_root(graph, instances, i, members[group], root))
     return found
+
+
+def sizes_of(graph: ExecutionGraph, instances: Instances) -> Int:
+    """Input bytes of one rank, by which instances are priced; 0 where it is unknown."""
+    size = np.maximum(instances.size_bytes, 0)
+    uneven = np.flatnonzero(instances.coll == Collective.ALL_TO_ALL)
+    if len(uneven):
+        largest = np.maximum.reduceat(graph.size_bytes[instances.node], instances.ptr[:-1])
+        size[uneven] = np.maximum(largest[uneven], size[uneven])
+    return size
 
 
 def unique_rows(*columns: Int) -> tuple[Int, Int]:

@@ -21,7 +21,14 @@ from .choice import candidate_plans, cheapest, protocol_names, protocol_speeds
 from .collectives import Phases, costs_of
 from .flows import Chosen, Rated, make_traffic
 from .network import check_priced
-from .operations import find_operations, group_of, label_of, place_of, unique_rows
+from .operations import (
+    find_operations,
+    group_of,
+    label_of,
+    place_of,
+    sizes_of,
+    unique_rows,
+)
 from .ports import no_ports
 
 if TYPE_CHECKING:
@@ -109,8 +116,8 @@ def price(
 
     A group is priced with all its members, traced or not. An instance whose size the trace does
     not say keeps its measured transfer time (a barrier has no size, and a group of one costs
-    nothing; both are priced). An all-to-all to which members bring different sizes is priced by
-    the largest.
+    nothing; both are priced). An all-to-all of unequal parts is priced by what each member sends
+    to each; where only the sizes differ, by the largest.
 
     Parameters
     ----------
@@ -204,16 +211,6 @@ def _check_joined(network: Network, placement: Placement, operations: Operations
                 "them",
                 place="tiers",
             )
-
-
-def sizes_of(graph: ExecutionGraph, instances: Instances) -> Int:
-    """Input bytes of one rank, by which instances are priced; 0 where it is unknown."""
-    size = np.maximum(instances.size_bytes, 0)
-    uneven = np.flatnonzero(instances.coll == Collective.ALL_TO_ALL)
-    if len(uneven):
-        largest = np.maximum.reduceat(graph.size_bytes[instances.node], instances.ptr[:-1])
-        size[uneven] = np.maximum(largest[uneven], size[uneven])
-    return size
 
 
 def _chosen(network: Network, plans: Plans, choice: Choice) -> tuple[Chosen, Int]:

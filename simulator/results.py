@@ -44,6 +44,8 @@ class RankTime(msgspec.Struct, frozen=True):
         The categories; they sum to the headline step.
     hidden_comm_ns : int
         Transfers while compute runs, a part of `compute_ns`.
+    measured_finish_ns : int or None
+        When it did so in the trace, where that has measured steps.
     """
 
     rank: int
@@ -56,6 +58,7 @@ class RankTime(msgspec.Struct, frozen=True):
     idle_ns: int
     start_offset_ns: int
     hidden_comm_ns: int
+    measured_finish_ns: int | None = None
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

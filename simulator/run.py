@@ -177,9 +177,13 @@ class Simulation:
         fields = [f"{category}_ns" for category in CATEGORIES] + ["hidden_comm_ns"]
         ranks = self.compressed.graph.ranks.tolist()
         finish = self.completion_ns[-1].tolist()
+        original = self.measured_graph
+        measured: list[int] | list[None] = [None] * len(ranks)
+        if _measured_times(original) is not None:
+            measured = step_completions(original, original.end_ns)[-1].tolist()
         return [
-            RankTime(rank, end, **dict(zip(fields, row, strict=True)))
-            for rank, end, row in zip(ranks, finish, table, strict=True)
+            RankTime(rank, end, **dict(zip(fields, row, strict=True)), measured_finish_ns=seen)
+            for rank, end, row, seen in zip(ranks, finish, table, measured, strict=True)
         ]
 
     @property

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from whatif.base.errors import GraphError, TraceError, UsageError
 from whatif.graph.build import Dep, GraphBuilder
 from whatif.graph.chakra import export_warnings, read_et, write_et
+from whatif.graph.chakra_format import Checksum
 from whatif.graph.chakra_plan import plan_export
 from whatif.graph.columns import Collective, EdgeKind, ExecutionGraph, Flavour, Kind, LaneKind
 from whatif.graph.coverage import Coverage, Dropped, Inference
@@ -111,12 +112,20 @@ def graphs(draw: st.DrawFn) -> ExecutionGraph:
             root = draw(st.sampled_from(group_ranks[group]))
             size = draw(st.sampled_from([-1, 0, 1, 4096, 2**40]))
             for rank in group_ranks[group]:
+                own, split = size, ()
+                if coll == Collective.ALL_TO_ALL:
+                    own += draw(st.integers(0, 2))
+                    if draw(st.booleans()):
+                        split = draw(st.tuples(*[st.integers(0, 99)] * len(group_ranks[group])))
+                        own = sum(split)
                 node = build.collective(
                     draw(st.sampled_from(lanes[rank])),
                     coll,
                     group,
-                    size + (coll == Collective.ALL_TO_ALL) * draw(st.integers(0, 2)),
+                    own,
                     root=root,
+                    split=split,
+                    dtype=draw(st.sampled_from(["", "float32", "bfloat16"])),
                     **communication(rank),
                 )
                 nodes[rank].append(node)
@@ -602,18 +611,54 @@ def test_nothing_stays_behind_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 0
+    add = Checksum.add
 
-    def fails_late(file: Untyped, message: Untyped) -> None:
+    def fails_late(checksum: Checksum, message: bytes) -> None:
         nonlocal calls
         calls += 1
         if calls == 5:
             raise OSError("no space left on device")
-        encodeMessage(file, message)
+        add(checksum, message)
 
-    monkeypatch.setattr("chakra.src.third_party.utils.protolib.encodeMessage", fails_late)
+    monkeypatch.setattr(Checksum, "add", fails_late)
     with pytest.raises(OSError, match="no space"):
         write_et(two_streams(), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_no_flipped_bit_goes_unnoticed(tmp_path: Path) -> None:
+    """A duration is as good as another, so only the checksum can tell.
+
+    Where the flip makes the file one of another program or format, that is the answer.
+    """
+    path = write_et(measured_pair(), tmp_path)[1]
+    whole = path.read_bytes()
+    read_et(tmp_path)
+    for at in range(0, len(whole), 11):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << at % 8
+        path.write_bytes(bytes(damaged))
+        with pytest.raises((TraceError, GraphError)) as caught:
+            read_et(tmp_path)
+        assert caught.value.file == str(path)
+    path.write_bytes(whole)
+    assert_equal(read_et(tmp_path), read_et(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [('{"1": [1, 0]}', "other groups"), ("{}", "other"), ("{[", "not a file")]
+)
+def test_a_file_of_groups_that_does_not_fit_is_refused(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    groups = write_et(measured_pair(), tmp_path)[-1]
+    assert json.loads(groups.read_text()) == {"1": [0, 1]}
+    groups.write_text(text)
+    with pytest.raises(TraceError, match=message) as caught:
+        read_et(tmp_path)
+    assert caught.value.file == str(groups)
+    groups.unlink()
+    read_et(tmp_path)
 
 
 def test_inconsistent_graphs_are_not_written(tmp_path: Path) -> None:

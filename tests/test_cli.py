@@ -109,6 +109,7 @@ def test_simulate_json_has_categories_that_sum_to_the_step(call: Any, chakra: Pa
     assert [row["rank"] for row in result["per_rank"]] == [0, 1]
     for row in result["per_rank"]:
         assert row.keys() >= {"finish_ns", "hidden_comm_ns", *CATEGORIES}
+        assert row["measured_finish_ns"] == pytest.approx(row["finish_ns"], rel=0.1)
         assert sum(row[name] for name in CATEGORIES) == result["step_ns"]
 
 
@@ -118,6 +119,8 @@ def test_a_measured_simulation_is_the_measured_step(call: Any, chakra: Path) -> 
     result = json.loads(out)
     assert result["step_ns"] == result["measured_step_ns"]
     assert result["network"] is None
+    for row in result["per_rank"]:
+        assert row["measured_finish_ns"] == row["finish_ns"]
     wrong, _, err = call("simulate", *of_trace(chakra), "--measured", "--network", "loopback")
     assert wrong == 2
     assert "without a network" in err
@@ -382,6 +385,15 @@ def test_a_closed_pipe_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode in (0, 1)
+
+
+def test_one_name_may_stand_for_a_list_of_names(chakra: Path) -> None:
+    alone, listed = whatif.sweep(chakra, "host"), whatif.sweep(chakra, ["host"])
+    assert [row.step_ns for row in alone.results] == [row.step_ns for row in listed.results]
+    graph = whatif.load(EXAMPLE, steps="ProfilerStep#3", processes=1)
+    assert graph.steps.names == ("ProfilerStep#3",)
+    compared = whatif.clusters(chakra, presets="dgx_a100")
+    assert len(compared.architectures) == 2
 
 
 def test_every_public_name_is_there_and_loads_nothing_before_it_is_used() -> None:

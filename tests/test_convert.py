@@ -460,3 +460,56 @@ def test_a_job_larger_than_any_is_damage(tmp_path: Path) -> None:
     file.write(tmp_path)
     with pytest.raises(TraceError, match="1000000000 ranks"):
         convert_kineto(tmp_path)
+
+
+def two_ranks(folder: Path, **info: object) -> Path:
+    """Two ranks of one all-reduce; `info` changes ``distributedInfo`` of the second."""
+    for rank in range(2):
+        file = KinetoFile(rank, 2)
+        file.step(1, 0, 100)
+        reduce = comm("allreduce", 1024, "0", [0, 1])
+        file.kernel("ncclDevKernel_AllReduce", 20, 30, 40, launched=10, **reduce)
+        if rank:
+            file.top["distributedInfo"] |= info
+        file.write(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("rank", "one"), ("rank", -3), ("rank", [1]), ("rank", True)),
+        *(("world_size", "two"), ("world_size", 0), ("world_size", True)),
+        *(("pg_config", "x"), ("pg_config", [1])),
+    ],
+)
+def test_what_distributed_info_says_amiss_is_reported_of_its_own_rank(
+    key: str, value: object, tmp_path: Path
+) -> None:
+    graph = convert_kineto(two_ranks(tmp_path, **{key: value}))
+    assert graph.num_ranks == 2
+    assert any(
+        text.startswith(f"rank 1: distributedInfo.{key} is") for text in graph.coverage.warnings
+    )
+
+
+def test_a_failure_to_match_says_what_was_ignored_before(tmp_path: Path) -> None:
+    folder = two_ranks(tmp_path, pg_config="x")
+    file = KinetoFile(1, 2)
+    file.step(1, 0, 100)
+    file.kernel("work", 20, 30, launched=10)
+    file.top["distributedInfo"]["pg_config"] = "x"
+    file.write(folder)
+    with pytest.raises((GraphError, TraceError), match=r"rank 1: distributedInfo.pg_config is"):
+        convert_kineto(folder)
+
+
+def test_of_three_ranks_the_one_that_disagrees_about_the_size_is_blamed(tmp_path: Path) -> None:
+    for rank, world in ((0, 5), (1, 3), (2, 3)):
+        file = KinetoFile(rank, world)
+        file.step(1, 0, 100)
+        file.kernel("work", 20, 30, launched=10)
+        file.write(tmp_path)
+    with pytest.raises(TraceError, match="5 ranks, but rank1_trace") as error:
+        convert_kineto(tmp_path)
+    assert error.value.rank == 0

@@ -2,28 +2,21 @@
 
 Programs are executed by an independent model on three networks; only the files of the first are
 converted. Where the files record what waited for what, the predicted steps must be exact; where
-it has to be inferred, close, and the inferred edges are scored against the true ones.
+it has to be inferred, close; `test_inferred_edges` scores the inferred edges themselves.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
-from whatif.converters.kineto.comms import find_comms
 from whatif.converters.kineto.convert import convert_kineto
-from whatif.converters.kineto.device import add_device
-from whatif.converters.kineto.job import read_job
-from whatif.converters.kineto.nodes import Names, RankNodes
-from whatif.converters.kineto.steps import find_windows
-from whatif.converters.kineto.streams import add_stream_waits
 from whatif.simulator.network import Network, Tier
 from whatif.simulator.run import simulate
 
-from .oracle.edges import true_edges
 from .oracle.executor import execute
 from .oracle.kineto_writer import write_kineto
 from .oracle.network import OracleNetwork, OracleTier
@@ -49,7 +42,8 @@ if TYPE_CHECKING:
     Speeds = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 DEVICE_PROFILES: tuple[Profile, ...] = ("device", "host_bound", "overlap", "p2p")
-SEEDS = range(6)
+#: Seeds of random programs; WHATIF_ORACLE_SEEDS=1000:1300 tries others.
+SEEDS = range(*map(int, os.environ.get("WHATIF_ORACLE_SEEDS", "0:6").split(":")))
 
 #: Scale-up and scale-out of three networks: GB/s, latency and base in ns.
 SPEEDS = (
@@ -153,66 +147,40 @@ def test_cpu_jobs_predict_other_networks_within_two_percent(seed: int, tmp_path:
     assert max(abs(e) for e in case.errors_pct()) <= 2
 
 
+@pytest.mark.parametrize(
+    ("profile", "seed"),
+    [
+        # The host waits for an event recorded a step ago, not for the latest work.
+        ("device", 1017),
+        ("overlap", 1015),
+        ("host_bound", 1041),
+        # Two waits before one kernel are for two things, and other ranks and steps say which.
+        ("device", 116),
+        ("overlap", 1010),
+        # Computation of a CPU job that ends with a collective by chance.
+        ("cpu", 1009),
+        ("cpu", 1020),
+    ],
+)
+def test_what_one_rank_or_step_shows_of_a_wait_holds_for_all(
+    profile: Profile, seed: int, tmp_path: Path
+) -> None:
+    program = random_program(seed, profile=profile)
+    case = make_case(program, tmp_path, record="runtime", flows=seed % 2 == 0)
+    assert max(abs(e) for e in case.errors_pct()) <= 0.5
+
+
+def test_waits_that_nothing_shows_the_target_of_are_reported(tmp_path: Path) -> None:
+    """No call of a host-bound program ever blocks: what for cannot be known, and is said."""
+    program = random_program(205, profile="host_bound")
+    case = make_case(program, tmp_path, record="runtime", flows=False)
+    assert any("never had to wait" in text for text in case.graph.coverage.assumed)
+
+
 def test_whole_microseconds_of_old_traces_are_enough(tmp_path: Path) -> None:
     program = random_program(1, profile="overlap")
     case = make_case(program, tmp_path, record="runtime", time_format="us", skew=False)
     assert max(abs(e) for e in case.errors_pct()) <= 2
-
-
-def score_stream_edges(run: Run, folder: Path) -> tuple[int, int, int, int]:
-    """Right and all inferred edges, found and all true ones.
-
-    An inferred edge is right if the truth implies it; a true one is found if the inferred ones
-    imply it.
-    """
-    write_kineto(run, folder, record="runtime")
-    inferred: set[tuple[int, int, int]] = set()
-    for trace in read_job(folder, processes=1):
-        nodes = RankNodes(Names())
-        comms = find_comms(trace, len(run.program.ranks), device_job=True)
-        device = add_device(nodes, trace, comms, find_windows(trace))
-        add_stream_waits(nodes, trace, comms, device)
-        assert trace.rank is not None
-        for node, event in device.event_of.items():
-            for on, _, _ in nodes.deps[node]:
-                if nodes.lane[on] != nodes.lane[node]:
-                    source = device.event_of[on]
-                    inferred.add(
-                        (trace.rank, int(trace.correlation[source]), int(trace.correlation[event]))
-                    )
-    truth = {(e.rank, e.producer, e.consumer) for e in true_edges(run).streams}
-    right = found = 0
-    for rank, nodes_ in enumerate(run.device):
-        given: dict[int, list[int]] = defaultdict(list)
-        for r, producer, consumer in inferred:
-            if r == rank:
-                given[consumer].append(producer)
-        true_past: dict[int, set[int]] = {}
-        own_past: dict[int, set[int]] = {}
-        for node in nodes_:
-            previous = [node.previous.correlation] if node.previous else []
-            me = node.correlation
-            before = previous + [n.correlation for n in node.after]
-            true_past[me] = {me}.union(*(true_past[b] for b in before))
-            own_past[me] = {me}.union(*(own_past[b] for b in previous + given[me]))
-        right += sum(p in true_past[c] for r, p, c in inferred if r == rank)
-        found += sum(p in own_past[c] for r, p, c in truth if r == rank)
-    return right, len(inferred), found, len(truth)
-
-
-@pytest.mark.parametrize("profile", ["device", "overlap", "p2p"])
-def test_inferred_stream_waits_are_mostly_right_and_mostly_all(
-    profile: Profile, tmp_path: Path
-) -> None:
-    totals = [0, 0, 0, 0]
-    for seed in range(200, 206):
-        program = random_program(seed, profile=profile)
-        run = execute(program, networks_for(program)[0][0])
-        scores = score_stream_edges(run, tmp_path / str(seed))
-        totals = [a + b for a, b in zip(totals, scores, strict=True)]
-    right, inferred, found, true = totals
-    assert right / inferred >= 0.9
-    assert found / true >= 0.9
 
 
 def test_the_stream_model_is_wrong_on_host_bound_programs_and_the_host_model_right(

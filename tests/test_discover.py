@@ -119,7 +119,7 @@ def test_only_a_rank_in_a_name_is_taken_for_one(name: str, rank: int | None) -> 
 def test_ranks_come_sorted_whatever_the_files_are_called(tmp_path: Path) -> None:
     for name, rank in (("rank1.json", 2), ("b.json", 0), ("c.json.gz", 1)):
         kineto(tmp_path / name, rank)
-    traces = read_job(tmp_path)
+    traces = read_job(discover(tmp_path))
     assert [trace.rank for trace in traces] == [0, 1, 2]
     assert [trace.path.name for trace in traces] == ["b.json", "c.json.gz", "rank1.json"]
     assert [trace.world_size for trace in traces] == [4, 4, 4]
@@ -129,25 +129,25 @@ def test_ranks_come_sorted_whatever_the_files_are_called(tmp_path: Path) -> None
 def test_the_rank_may_come_from_communication_on_the_default_group(tmp_path: Path) -> None:
     group = {"Process Group Name": "0", "Process Group Description": "default_pg"}
     own = {"Collective name": "allreduce", "Rank": 5, "Group size": 8, **group}
-    trace = read_job(kineto(tmp_path / "rank1.json", args=own))[0]
+    trace = read_job(discover(kineto(tmp_path / "rank1.json", args=own)))[0]
     assert (trace.rank, trace.world_size) == (5, 8)
     assert any("default process group" in warning for warning in trace.warnings)
     # Here "Rank" is the root, or counts within another group.
     for changed in ({"Collective name": "broadcast"}, {"Process Group Name": "3"}):
         args = {**own, "Process Group Description": "", **changed}
-        assert read_job(kineto(tmp_path / "rank1.json", args=args))[0].rank == 1
+        assert read_job(discover(kineto(tmp_path / "rank1.json", args=args)))[0].rank == 1
 
 
 def test_the_rank_may_come_from_the_name_of_file_or_directory(tmp_path: Path) -> None:
     kineto(tmp_path / "rank1" / "trace.json")
     kineto(tmp_path / "rank0" / "trace.json")
-    traces = read_job(tmp_path)
+    traces = read_job(discover(tmp_path))
     assert [trace.rank for trace in traces] == [0, 1]
     assert all("name" in trace.warnings[0] for trace in traces)
 
 
 def test_a_single_trace_of_unknown_rank_is_rank_0_with_a_warning(tmp_path: Path) -> None:
-    trace = read_job(kineto(tmp_path / "trace.json"))[0]
+    trace = read_job(discover(kineto(tmp_path / "trace.json")))[0]
     assert trace.rank == 0
     assert any("rank 0" in warning for warning in trace.warnings)
 
@@ -156,14 +156,14 @@ def test_several_traces_of_unknown_rank_are_refused(tmp_path: Path) -> None:
     kineto(tmp_path / "rank0.json")
     unknown = kineto(tmp_path / "trace.json")
     with pytest.raises(TraceError, match="cannot be told") as refusal:
-        read_job(tmp_path)
+        read_job(discover(tmp_path))
     assert refusal.value.file == str(unknown)
 
 
 def test_a_rank_given_twice_is_refused_naming_both_files(tmp_path: Path) -> None:
     first, second = kineto(tmp_path / "a.json", 3), kineto(tmp_path / "b.json", 3)
     with pytest.raises(TraceError) as refusal:
-        read_job(tmp_path)
+        read_job(discover(tmp_path))
     assert refusal.value.rank == 3
     assert str(first) in str(refusal.value)
     assert str(second) in str(refusal.value)
@@ -172,15 +172,15 @@ def test_a_rank_given_twice_is_refused_naming_both_files(tmp_path: Path) -> None
 def test_parallel_reading_gives_the_same_and_reports_progress(tmp_path: Path) -> None:
     sizes = [kineto(tmp_path / f"rank{rank}.json", rank).stat().st_size for rank in (0, 1)]
     calls: list[tuple[int, int]] = []
-    traces = read_job(tmp_path, processes=2, progress=lambda *call: calls.append(call))
-    alone = read_job(tmp_path, processes=1)
+    traces = read_job(discover(tmp_path), processes=2, progress=lambda *call: calls.append(call))
+    alone = read_job(discover(tmp_path), processes=1)
     assert [trace.rank for trace in traces] == [0, 1]
     for one, other in zip(traces, alone, strict=True):
         assert one.path == other.path
         assert one.start_ns.tolist() == other.start_ns.tolist() == [1500]
     assert calls[-1] == (sum(sizes), sum(sizes))
     calls.clear()
-    read_job(tmp_path, progress=lambda *call: calls.append(call))
+    read_job(discover(tmp_path), progress=lambda *call: calls.append(call))
     assert [done for done, _ in calls] == [sizes[0], sum(sizes)]
 
 
@@ -189,7 +189,7 @@ def test_an_error_in_a_reading_process_names_the_file(tmp_path: Path) -> None:
     bad = kineto(tmp_path / "rank1.json", 1)
     bad.write_bytes(bad.read_bytes()[:-40])
     with pytest.raises(TraceError, match="truncated") as refusal:
-        read_job(tmp_path, processes=2)
+        read_job(discover(tmp_path), processes=2)
     assert refusal.value.file == str(bad)
 
 
@@ -207,6 +207,6 @@ def test_real_jobs_are_found_among_their_other_files(
     found = discover(shared_data / job)
     assert len(found.traces) == ranks
     assert len(found.ignored) == ignored
-    traces = read_job(shared_data / job)
+    traces = read_job(discover(shared_data / job))
     assert [trace.rank for trace in traces] == list(range(ranks))
     assert {trace.world_size for trace in traces} == {ranks}

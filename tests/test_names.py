@@ -10,6 +10,7 @@ from whatif.converters.kineto.names import (
     collective_from_kernel,
     collective_from_op,
     dtype_bytes,
+    dtype_name,
     is_communication_kernel,
 )
 from whatif.graph.columns import Collective
@@ -133,3 +134,15 @@ def test_truncated_rank_lists_are_rebuilt_or_refused(
     text: object, size: int, ranks: tuple[int, ...] | None
 ) -> None:
     assert parse_ranks(text, size) == ranks
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        *(("Half", "float16"), ("c10::Half", "float16"), ("BFloat16", "bfloat16")),
+        *(("float", "float32"), ("long int", "int64"), ("torch.float32", "float32")),
+        *(("c10::complex<float>", "complex64"), ("Float8_e4m3fn", "float8_e4m3fn")),
+    ],
+)
+def test_spellings_of_a_data_type_become_one(spelling: str, name: str) -> None:
+    assert dtype_name(spelling) == name

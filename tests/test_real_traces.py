@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,6 +93,8 @@ def test_every_collective_of_megatron_gets_its_size_and_one_group(shared_data: P
     assert set(instances.coll.tolist()) == {Collective.ALL_REDUCE}
     sizes, counts = np.unique(instances.size_bytes, return_counts=True)
     assert dict(zip(sizes.tolist(), counts.tolist(), strict=True)) == {32_768: 3, 67_108_864: 81}
+    types = Counter(graph.data_type(int(node)) for node in instances.node)
+    assert types == {"float16": 81 * 8, "float32": 3 * 8}
     assert [group.ranks for group in graph.groups] == [tuple(range(8))]
     large = instances.node[instances.ptr[:-1]][instances.size_bytes == 67_108_864]
     assert 570_000 <= np.median(graph.transfer_ns[large]) <= 595_000

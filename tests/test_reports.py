@@ -129,6 +129,7 @@ COLLECTIVE = InspectedCollective(
     group="tp",
     group_size=4,
     bytes=67_108_864,
+    dtype="float16",
     count=81,
     transfer_ns_median=582_000,
     wait_ns_median=1_000_000,
@@ -280,7 +281,7 @@ def test_an_inspection_shows_ranks_steps_groups_communication_and_coverage() -> 
     assert line(output, "s#1") == "s#1 yes 100 ms 70 ms 90 ms"
     assert line(output, "tp ").startswith("tp 0-3 tensor 4 81")
     assert line(output, "all-reduce") == (
-        "all-reduce tp 4 67,108,864 81 1.6 ms 582 us 1 ms 3 ms 42 ms 201.8"
+        "all-reduce tp float16 4 67,108,864 81 1.6 ms 582 us 1 ms 3 ms 42 ms 201.8"
     )
     assert "7 waits: silence" in output
     assert "2 kernels: outside the steps" in output
@@ -303,7 +304,7 @@ def test_without_a_timeline_nothing_claims_to_be_measured() -> None:
         )
     )  # fmt: skip
     assert line(output, "s#1") == "s#1 yes - - -"
-    assert line(output, "all-reduce") == "all-reduce tp 4 - 81 1.6 ms - - - - -"
+    assert line(output, "all-reduce") == "all-reduce tp float16 4 - 81 1.6 ms - - - - -"
     assert "as measured" not in output
     assert "unexplained" not in output
     assert "clocks" not in output

@@ -16,7 +16,7 @@ from whatif.base.errors import NetworkError
 from whatif.graph.columns import Collective
 from whatif.simulator.algorithms.layout import LINK, MINUS, PLUS, Layout, port_parts, shape_of
 from whatif.simulator.algorithms.plans import make_plan
-from whatif.simulator.algorithms.stages import per_port
+from whatif.simulator.algorithms.stages import Stage, per_port
 from whatif.simulator.choice import GroupPrices, price_group
 from whatif.simulator.network import Network, Tier
 
@@ -105,6 +105,11 @@ def link_loads(
     """Bytes through every link in the plan of the default algorithm."""
     shape = shape_of(tiers)
     (stage,) = make_plan(Layout(shape, where), coll, "direct", root).stages
+    return link_loads_of(stage, tiers)
+
+
+def link_loads_of(stage: Stage, tiers: list[Tier]) -> dict[Link, float]:
+    """Bytes through every link in a stage."""
     port, amount = per_port(stage.rows)
     tier, kind, place = port_parts(port)
     assert set(kind.tolist()) <= {PLUS, MINUS}

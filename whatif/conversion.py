@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .arguments import several
 from .base.errors import UsageError
 from .base.progress import Progress, silent, stage
 
@@ -41,7 +42,7 @@ def load(
         Dependency model: ``host``, ``stream`` or ``serial``; the richest that the trace supports
         by default.
     steps : sequence of str, optional
-        Consecutive steps to use, by name or number; all by default.
+        Consecutive steps to use, by name or number (or one step alone); all by default.
     assume_missing : bool
         Assume the members of groups that were not traced to arrive with those that were.
     processes : int, optional
@@ -66,6 +67,7 @@ def load(
     """
     from .graph.columns import ExecutionGraph
 
+    steps = None if steps is None else several(steps)
     if isinstance(trace, ExecutionGraph):
         _check_converted(trace, model, steps)
         return trace

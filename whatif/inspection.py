@@ -139,7 +139,8 @@ def _communication(
     graph: ExecutionGraph,
 ) -> tuple[list[InspectedGroup], list[InspectedCollective]]:
     """Process groups and their operations, alike ones together."""
-    kinds: dict[tuple[int, tuple[int, ...], int, int], list[NDArray[np.int64]]] = defaultdict(list)
+    kinds: dict[tuple[int, tuple[int, ...], int, int, int], list[NDArray[np.int64]]]
+    kinds = defaultdict(list)
     instances = collect_instances(graph)
     operations = np.split(instances.node, instances.ptr[1:-1]) if len(instances) else []
     sizes = instances.size_bytes.tolist()
@@ -155,7 +156,8 @@ def _communication(
             pair, group = _ends(graph, int(members[0])), -1
         else:
             per_group[group] += 1
-        kinds[group, pair, coll, size].append(members)
+        # Not all members need say what they communicate.
+        kinds[group, pair, coll, size, int(graph.dtype[members].max())].append(members)
     groups = [
         InspectedGroup(
             name=graph.groups[group].name,
@@ -169,7 +171,7 @@ def _communication(
     ]
     rows = [
         _collective(graph, group, pair, coll, size, found)
-        for (group, pair, coll, size), found in kinds.items()
+        for (group, pair, coll, size, _), found in kinds.items()
     ]
     rows.sort(key=lambda row: (-(row.bytes or 0) * row.count, row.type, row.group))
     return groups, rows
@@ -209,6 +211,7 @@ def _collective(
         group=name,
         group_size=members,
         bytes=size if size >= 0 else None,
+        dtype=graph.data_type(int(nodes[np.argmax(graph.dtype[nodes])])),
         count=len(found),
         transfer_ns_median=median,
         wait_ns_median=int(np.median(waits)) if len(measured) else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .arguments import several
 from .base.errors import UsageError
 from .base.progress import Progress, silent
 from .base.settings import DEFAULT_LIMIT_PCT
@@ -139,7 +140,7 @@ def sweep(
     trace, model, steps, assume_missing, processes, progress
         As for `load`.
     resources : sequence of str
-        Any of `sweeps.resources.RESOURCES`.
+        Any of `sweeps.resources.RESOURCES`; or one of them alone.
     factors : sequence of float
         How many times better; below 1 is worse.
     network : str or Path, optional
@@ -174,6 +175,7 @@ def sweep(
     from .sweeps.run import sweep as run
 
     # What is wrong with the call is said before a long read, not after it.
+    resources = several(resources)
     find_resources(resources)
     check_factors(factors)
     graph = load(
@@ -305,7 +307,7 @@ def clusters(
         domains=domains,
         scaleup_gb_s=scaleup_gb_s,
         scaleout_gb_s=scaleout_gb_s,
-        presets=presets,
+        presets=several(presets),
         like=like,
     )
     graph = load(

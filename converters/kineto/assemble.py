@@ -227,6 +227,7 @@ def assemble(
     marker = np.zeros((len(step_names), len(ranks)), dtype=np.int64)
     begin = np.zeros((len(step_names), len(ranks)), dtype=np.int64)
     lane_base = 0
+    splits: dict[tuple[int, ...], int] = {}
     for r, rank in enumerate(ranks):
         nodes, shift = rank.nodes, rank.offset_ns - zero
         order = nodes.order()
@@ -286,6 +287,10 @@ def assemble(
         columns["coll"].append(fill([int(o.coll) for o in ops], -1, np.int8))
         columns["size_bytes"].append(fill([o.size_bytes for o in ops], -1, np.int64))
         columns["peer"].append(fill([o.peer for o in ops], -1, np.int32))
+        dtypes = [names.index(o.dtype) if o.dtype else -1 for o in ops]
+        parts = [splits.setdefault(o.split, len(splits)) if o.split else -1 for o in ops]
+        columns["split"].append(fill(parts, -1, np.int32))
+        columns["dtype"].append(fill(dtypes, -1, np.int32))
         columns["tag"].append(fill([0] * len(ops), -1, np.int32))
         for name, per_rank, default, dtype in (
             ("group", matched.group_of[r], -1, np.int32),
@@ -341,5 +346,6 @@ def assemble(
         groups=tuple(matched.groups),
         steps=Steps(step_names, begin, marker, completion),
         coverage=coverage,
+        splits=tuple(splits),
         **flat,
     )

@@ -19,11 +19,13 @@ import numpy as np
 
 from ...base.errors import TraceError
 from ...graph.columns import Collective
+from .device import launch_calls
 from .events import Category
 from .names import (
     collective_from_kernel,
     collective_from_op,
     dtype_bytes,
+    dtype_name,
     is_communication_kernel,
     is_send,
 )
@@ -81,6 +83,10 @@ class CommOp:
         Time of the host call that issued it, for ordering within the rank.
     evidence : str
         Where type, size and group come from.
+    dtype : str
+        Data type, empty if unknown.
+    split : tuple of int
+        Bytes to each member of the group, of an all-to-all of unequal parts; else empty.
     """
 
     event: int
@@ -92,12 +98,16 @@ class CommOp:
     sends: bool
     order: int
     evidence: str
+    dtype: str = ""
+    split: tuple[int, ...] = ()
 
 
 @dataclass
 class Comms:
     """All communication of one rank, by issue order, and what could not be understood."""
 
+    #: Host events that describe communication.
+    scopes: HostScopes
     ops: list[CommOp] = field(default_factory=list)
     unknown: list[tuple[int, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -106,6 +116,8 @@ class Comms:
     alone: list[int] = field(default_factory=list)
     #: Rooted collectives whose root is not in the trace: the first member is taken.
     assumed_roots: int = 0
+    #: All-to-alls whose list of parts the trace cuts short.
+    cut_splits: int = 0
 
 
 class HostScopes:
@@ -209,7 +221,7 @@ class _Reader:
         self.trace = trace
         self.world_size = world_size
         self.scopes = HostScopes(trace)
-        self.out = Comms()
+        self.out = Comms(self.scopes)
         self.config = {
             str(entry.get("pg_name")): entry for entry in trace.process_groups if "pg_name" in entry
         }
@@ -258,7 +270,8 @@ class _Reader:
         coll = collective_from_op(name)
         if coll is Collective.NONE:
             return None
-        width = dtype_bytes(str(args.get("dtype", "")))
+        dtype = str(args.get("dtype", ""))
+        width = dtype_bytes(dtype)
         # An all-gather's input is its shard, a reduce-scatter's and a scatter's the whole:
         # "In msg nelems" is input elements, except that of a scatter, which is n x output.
         elements = _int(args.get("In msg nelems"))
@@ -266,7 +279,7 @@ class _Reader:
             elements = _int(args.get("Out msg nelems"))
         size = elements * width if width is not None and elements >= 0 else -1
         if coll is Collective.BARRIER:
-            size = 0
+            size, dtype = 0, ""
         if width is None and elements >= 0:
             self.out.warnings.append(f"unknown data type {args.get('dtype')!r} of {name}")
         group = self.group(args)
@@ -290,7 +303,31 @@ class _Reader:
             if group.ranks is not None and root < len(group.ranks):
                 peer = group.ranks[root]
         seq = _int(args.get("Seq"))
-        return CommOp(event, coll, size, group, seq, peer, sends, order, evidence)
+        dtype = dtype_name(dtype)
+        split: tuple[int, ...] = ()
+        if coll is Collective.ALL_TO_ALL:
+            split = self.split(args.get("In split size"), size, group.size)
+        return CommOp(event, coll, size, group, seq, peer, sends, order, evidence, dtype, split)
+
+    def split(self, text: object, size: int, members: int) -> tuple[int, ...]:
+        """Bytes to each member of the group, where the trace says that they are not equal.
+
+        "In split size" counts elements, or rows of as many elements, so only shares count.
+        PyTorch cuts long lists, with an ellipsis; what is left says nothing.
+        """
+        shown = text if isinstance(text, list) else re.findall(r"\d+|\.\.\.", str(text or ""))
+        if not shown or size < 0:
+            return ()
+        if "..." in shown or len(shown) != members:
+            self.out.cut_splits += 1
+            return ()
+        ends = np.cumsum([int(part) for part in shown])
+        if not ends[-1]:
+            return ()
+        # Whole bytes that sum up to the size.
+        at = [size * int(end) // int(ends[-1]) for end in ends]
+        parts = tuple(b - a for a, b in pairwise([0, *at]))
+        return () if max(parts) - min(parts) <= 1 else parts
 
     def from_scopes(
         self, event: int, scopes: list[int], order: int, evidence: str
@@ -303,31 +340,31 @@ class _Reader:
         )
         if params is not None and "Collective name" in trace.args[params]:
             return self.from_metadata(event, trace.args[params], order, evidence)
-        coll, size, sends = Collective.NONE, -1, False
+        coll, size, dtype, sends = Collective.NONE, -1, "", False
         # Innermost first: nccl:* has the plain tensor, record_param_comms a list, c10d:: output.
         for scope, name in zip(reversed(scopes), reversed(names), strict=True):
             if coll is Collective.NONE:
                 coll = collective_from_op(re.sub(r"^c10d::", "", name))
                 sends = is_send(name)
             if size < 0 and not name.startswith("c10d::"):
-                size = self.tensor_bytes(trace.args[scope])
+                size, dtype = self.tensor(trace.args[scope])
         if coll is Collective.NONE:
             return None
         group = self.unnamed_group(trace.args[params] if params is not None else {})
-        return CommOp(event, coll, size, group, -1, -1, sends, order, evidence)
+        return CommOp(event, coll, size, group, -1, -1, sends, order, evidence, dtype)
 
-    def tensor_bytes(self, args: dict[str, Any]) -> int:
-        """Bytes of the first tensor of a host event, -1 where its shape or type is missing."""
+    def tensor(self, args: dict[str, Any]) -> tuple[int, str]:
+        """Bytes and data type of the first tensor of a host event; -1 where there is no shape."""
         dims, types = args.get("Input Dims"), args.get("Input type")
         if not (isinstance(dims, list) and isinstance(types, list)):
-            return -1
+            return -1, ""
         # Custom all-reduces take a handle first: the first input of a known type is the tensor.
         for shape, kind in zip(dims, types, strict=False):
             width = dtype_bytes(str(kind))
             if width is not None:
                 elements = _numel(shape)
-                return -1 if elements < 0 else elements * width
-        return -1
+                return -1 if elements < 0 else elements * width, dtype_name(str(kind))
+        return -1, ""
 
     # -- whole trace --------------------------------------------------------------------------
 
@@ -344,19 +381,16 @@ class _Reader:
             and collective_from_op(str(args.get("Collective name", ""))) is not Collective.NONE
         ]
         events = np.unique(np.concatenate([np.flatnonzero(by_name), np.array(marked, np.int64)]))
-        runtime = np.flatnonzero(trace.category == int(Category.RUNTIME))
-        launch = dict(zip(trace.correlation[runtime].tolist(), runtime.tolist(), strict=True))
+        call_of = dict(zip(events.tolist(), launch_calls(trace, events).tolist(), strict=True))
         by_external = {
             int(trace.external_id[e]): e
             for e, args in trace.args.items()
             if not kernel[e] and "Collective name" in args and trace.external_id[e] >= 0
         }
-        order_of = {
-            int(e): int(trace.start_ns[launch.get(int(trace.correlation[e]), e)]) for e in events
-        }
+        order_of = {e: int(trace.start_ns[c if c >= 0 else e]) for e, c in call_of.items()}
         previous_launch: dict[int, int] = {}
-        for event in sorted((int(e) for e in events), key=lambda e: (order_of[e], e)):
-            call = launch.get(int(trace.correlation[event]), -1)
+        for event in sorted(call_of, key=lambda e: (order_of[e], e)):
+            call = call_of[event]
             thread = int(trace.thread[call]) if call >= 0 else -1
             for op in self.kernel(event, call, by_external, previous_launch.get(thread, 0)):
                 if op.group.size == 1 or (op.group.ranks is not None and len(op.group.ranks) == 1):
@@ -416,12 +450,11 @@ class _Reader:
         trace = self.trace
         name = trace.strings[trace.name[event]]
         coll = collective_from_kernel(name)
-        scope_size = -1
         if coll is Collective.NONE:
             self.out.unknown.append((event, name[:80]))
             coll = Collective.ALL_TO_ALL if "sendrecv" in name.lower() else Collective.ALL_REDUCE
         group = GroupKey("", tuple(range(self.world_size)), self.world_size, named=False)
-        return [CommOp(event, coll, scope_size, group, -1, -1, False, time, "kernel name only")]
+        return [CommOp(event, coll, -1, group, -1, -1, False, time, "kernel name only")]
 
     def cpu(self) -> Comms:
         """Operations of a CPU job: its ``gloo:*`` events on communication threads."""
@@ -442,11 +475,11 @@ class _Reader:
             if "Collective name" in args:
                 op = self.from_metadata(event, args, order, "event metadata")
             if op is None:
-                size = 0 if coll is Collective.BARRIER else self.tensor_bytes(args)
-                group = self.gloo_group(args)
-                op = CommOp(
-                    event, coll, size, group, -1, -1, is_send(name), order, "event shape and type"
-                )
+                nothing = coll is Collective.BARRIER
+                size, dtype = (0, "") if nothing else self.tensor(args)
+                group, sends = self.gloo_group(args), is_send(name)
+                evidence = "event shape and type"
+                op = CommOp(event, coll, size, group, -1, -1, sends, order, evidence, dtype)
             if op.group.size != 1:
                 self.out.ops.append(op)
         return self.out

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...base.errors import TraceError, UsageError
+from ...base.errors import GraphError, TraceError, UsageError
 from ...graph.columns import Flavour, LaneKind
 from ...graph.coverage import Coverage, Dropped, Inference
 from .assemble import RankInput, assemble, measure_transfers
 from .clocks import Alignment, align
 from .comms import find_comms
-from .cpu import add_cpu_job, complete_waits, read_main, seen_waits
+from .cpu import add_cpu_job, complete_waits, keep_consistent, read_main, seen_waits
 from .device import add_device
 from .discover import discover
 from .events import Category
@@ -23,7 +23,7 @@ from .job import read_job
 from .match import match, symmetric_members
 from .nodes import Names, RankNodes
 from .steps import find_windows, select_steps
-from .streams import add_stream_waits
+from .waits import WaitsInput, add_stream_waits, find_waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ...graph.columns import DependencyModel, ExecutionGraph
     from .comms import Comms
     from .device import Device
+    from .discover import Discovery
     from .events import KinetoTrace
     from .match import Matched
     from .steps import Windows
@@ -93,7 +94,8 @@ def convert_kineto(
     UsageError
         If the model or the steps cannot be had from this trace.
     """
-    traces = read_job(path, processes=processes, progress=progress)
+    found = discover(path)
+    traces = read_job(found, processes=processes, progress=progress)
     on_device = any(bool(np.isin(t.category, _DEVICE_ROWS).any()) for t in traces)
     if not on_device and not any((t.category == int(Category.CPU_OP)).any() for t in traces):
         raise TraceError(
@@ -102,15 +104,7 @@ def convert_kineto(
             rank=traces[0].rank,
         )
     numbers = [int(t.rank or 0) for t in traces]
-    sizes = {t.world_size: t for t in traces if t.world_size}
-    if len(sizes) > 1:
-        one, other = list(sizes.values())[:2]
-        raise TraceError(
-            f"says that the job has {other.world_size} ranks, but {one.path.name} says "
-            f"{one.world_size}",
-            file=other.path,
-            rank=other.rank,
-        )
+    _check_world_sizes(traces)
     world = max([t.world_size or 0 for t in traces] + [number + 1 for number in numbers])
     if world > MOST_RANKS:
         raise TraceError(f"says that the job has {world} ranks, which none has", file=path)
@@ -121,12 +115,11 @@ def convert_kineto(
         _Rank(n, t, w, find_comms(t, world, device_job=on_device), RankNodes(names))
         for n, t, w in zip(numbers, traces, windows, strict=True)
     ]
-    coverage = _coverage_of_files(path, traces)
+    coverage = _coverage_of_files(found, traces)
     if not windows[0].marked:
         coverage.warnings.append("no step annotation: the whole trace is taken as one step")
     if on_device:
-        for rank in ranks:
-            _device_rank(rank, chosen)
+        _device_ranks(ranks, chosen, coverage)
     else:
         _cpu_ranks(ranks, coverage)
         if chosen == "serial":
@@ -134,12 +127,14 @@ def convert_kineto(
                 _make_serial(rank.nodes)
     try:
         matched = match(numbers, [r.comms.ops for r in ranks], world, assume_missing=assume_missing)
-    except TraceError as error:
-        if not coverage.ignored_files:
+    except (TraceError, GraphError) as error:
+        known = [text for text in coverage.warnings if "distributedInfo" in text][:4]
+        if coverage.ignored_files:
+            known.append(f"left out of the directory: {'; '.join(coverage.ignored_files[:4])}")
+        if not known:
             raise
-        left_out = "; ".join(coverage.ignored_files[:4])
-        raise TraceError(
-            f"{error.message} (left out of the directory: {left_out})", rank=error.rank
+        raise type(error)(
+            f"{error.message} ({'; '.join(known)})", rank=error.rank, place=error.place
         ) from error
     alignment = _align(ranks, matched)
     inputs = [
@@ -206,20 +201,40 @@ def _choose_model(
     return wanted or ("host" if launches else "stream")
 
 
-def _device_rank(rank: _Rank, model: DependencyModel) -> None:
-    """Build the nodes of a rank of a device job."""
-    nodes = rank.nodes
-    rank.device = device = add_device(nodes, rank.trace, rank.comms, rank.windows)
-    _keep_converted(rank)
+def _device_ranks(ranks: list[_Rank], model: DependencyModel, coverage: Coverage) -> None:
+    """Build the nodes of all ranks of a device job."""
+    for rank in ranks:
+        rank.device = add_device(rank.nodes, rank.trace, rank.comms, rank.windows)
     if model == "serial":
-        _add_markers(nodes, rank.windows)
-        _make_serial(nodes)
+        for rank in ranks:
+            _keep_converted(rank)
+            _add_markers(rank.nodes, rank.windows)
+            _make_serial(rank.nodes)
         return
-    order, host_waits = add_stream_waits(nodes, rank.trace, rank.comms, device)
-    if model == "host":
-        add_host(nodes, rank.trace, rank.comms, rank.windows, device, order, host_waits)
-    else:
-        _add_markers(nodes, rank.windows)
+    found = find_waits(
+        [WaitsInput(r.trace, r.comms, r.device, r.windows) for r in ranks if r.device is not None]
+    )
+    for rank, waits in zip(ranks, found, strict=True):
+        assert rank.device is not None
+        _keep_converted(rank)
+        add_stream_waits(rank.nodes, rank.device, waits)
+        if model == "host":
+            add_host(rank.nodes, rank.trace, rank.comms, rank.windows, rank.device, waits)
+        else:
+            _add_markers(rank.nodes, rank.windows)
+    assumed = sum(waits.assumed for waits in found)
+    if assumed:
+        coverage.assumed.append(
+            f"{assumed} of {sum(w.choices for w in found)} waits between streams that could be for "
+            "several operations, none of which was ever seen to hold anything up: taken in the "
+            "order of issue; on other networks another may matter"
+        )
+    calls = sum(len(waits.assumed_calls) for waits in found)
+    if calls and model == "host":
+        coverage.assumed.append(
+            f"{calls} synchronising calls never had to wait, so that nothing shows what for: for "
+            "what was recorded or launched last"
+        )
 
 
 def _keep_converted(rank: _Rank) -> None:
@@ -270,6 +285,9 @@ def _cpu_ranks(ranks: list[_Rank], coverage: Coverage) -> None:
     """Build the nodes of all ranks of a CPU job."""
     mains = [read_main(r.trace, r.comms, r.windows) for r in ranks]
     waits = [seen_waits(r.trace, r.comms, m, r.windows) for r, m in zip(ranks, mains, strict=True)]
+    waits, chance = keep_consistent(
+        [r.trace for r in ranks], [r.comms for r in ranks], mains, waits
+    )
     seen = sum(len(w) for w in waits)
     waits, elsewhere, assumed = complete_waits(
         [r.trace for r in ranks],
@@ -285,6 +303,9 @@ def _cpu_ranks(ranks: list[_Rank], coverage: Coverage) -> None:
     ):
         if count:
             coverage.inferred.append(Inference("waits for collectives", count, text))
+    if chance:
+        why = "the same place did not wait for it in most steps and ranks"
+        coverage.dropped.append(Dropped("silences that ended with a collective", chance, why))
     if assumed:
         coverage.assumed.append(
             f"{assumed} collectives were never seen waited for: waited for no later than the next "
@@ -313,11 +334,25 @@ def _device_name(trace: KinetoTrace) -> str:
     return trace.devices[ordinal] if ordinal < len(trace.devices) else trace.devices[0]
 
 
-def _coverage_of_files(path: Path, traces: list[KinetoTrace]) -> Coverage:
+def _check_world_sizes(traces: list[KinetoTrace]) -> None:
+    """Refuse traces of jobs of different sizes, blaming the one that the fewest agree with."""
+    votes = Counter(t.world_size for t in traces if t.world_size)
+    if len(votes) < 2:
+        return
+    (usual, _), *_ = votes.most_common()
+    agreeing = next(t for t in traces if t.world_size == usual)
+    other = next(t for t in reversed(traces) if t.world_size not in (None, usual))
+    raise TraceError(
+        f"says that the job has {other.world_size} ranks, but {agreeing.path.name} says {usual}",
+        file=other.path,
+        rank=other.rank,
+    )
+
+
+def _coverage_of_files(found: Discovery, traces: list[KinetoTrace]) -> Coverage:
     """Begin the coverage report with what was read."""
-    ignored = discover(path).ignored
     coverage = Coverage(
-        files=len(traces), ignored_files=[f"{name.name}: {why}" for name, why in ignored]
+        files=len(traces), ignored_files=[f"{name.name}: {why}" for name, why in found.ignored]
     )
     for trace in traces:
         coverage.events_seen += trace.events_seen
@@ -353,6 +388,12 @@ def _report_comms(coverage: Coverage, ranks: list[_Rank], matched: Matched) -> N
     )
     coverage.assumed_members = sum(matched.missing)
     coverage.assumed += matched.assumptions
+    cut = sum(rank.comms.cut_splits for rank in ranks)
+    if cut:
+        coverage.assumed.append(
+            f"{cut} members of all-to-alls whose list of parts is cut short in the trace: equal "
+            "parts"
+        )
     roots = sum(rank.comms.assumed_roots for rank in ranks)
     if roots:
         coverage.assumed.append(

@@ -5,7 +5,9 @@ compute, what lies between them is the interpreter. Each ``gloo:*`` event is an 
 queue that several threads serve first come first served; it was enqueued by the ``c10d::*``
 operation before it. The main thread waits for a collective where it falls silent until just
 after the collective's end; a wait that was seen at one place in one step or rank is there in the
-others too, even if it did not have to wait.
+others too, even if it did not have to wait. An operation that computes without calling others is
+as silent, and may end with a collective by chance: what is a wait must have waited, and for no
+longer, wherever the collective was not done yet.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from .names import collective_from_op
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from .comms import Comms
     from .events import KinetoTrace
     from .nodes import RankNodes
@@ -40,6 +44,8 @@ EARLY_NS = 200_000
 #: Shorter silences before a collective's end are not waits, unless they end with it.
 SILENCE_NS = 20_000
 WITH_NS = 1_000
+#: So many silences say whether they end by themselves or with a collective.
+STEADY_SEEN = 4
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,8 @@ class Wait:
         How many events the main thread has begun in this step when it goes on.
     name : str
         The event that it goes on with.
+    ended : int
+        How many events have ended there since the last one began.
     op : int
         Index of the operation waited for.
     begin_ns, resume_ns : int
@@ -65,6 +73,7 @@ class Wait:
     step: int
     place: int
     name: str
+    ended: int
     op: int
     begin_ns: int
     resume_ns: int
@@ -90,6 +99,8 @@ class MainThread:
         the main thread went on before.
     numbers : list of tuple
         Per communication operation: step and number within the step.
+    silences : dict of (int, int, str, int) to (int, int)
+        Begin and end of each silence, by step, place, name and number of events ended there.
     """
 
     events: list[int] = field(default_factory=list)
@@ -98,6 +109,7 @@ class MainThread:
     enqueued: list[int] = field(default_factory=list)
     done_ns: list[int] = field(default_factory=list)
     numbers: list[tuple[int, int]] = field(default_factory=list)
+    silences: dict[tuple[int, int, str, int], tuple[int, int]] = field(default_factory=dict)
 
 
 def read_main(trace: KinetoTrace, comms: Comms, windows: Windows) -> MainThread:
@@ -157,7 +169,7 @@ _ENDS, _BEGINS, _PASSES = range(3)
 
 
 def _silences(trace: KinetoTrace, main: MainThread, windows: Windows) -> list[tuple[int, int, int]]:
-    """Stretches without any event boundary: (begin, end, innermost open event or -1)."""
+    """Stretches without any event boundary: (begin, end, ends since an event last began)."""
     boundaries: list[tuple[int, int, int]] = []
     has_child: set[int] = set()
     stack: list[int] = []
@@ -177,13 +189,15 @@ def _silences(trace: KinetoTrace, main: MainThread, windows: Windows) -> list[tu
     found = []
     open_events: list[int] = []
     previous = windows.begin_ns[0]
+    ended = 0
     for time, what, event in [*boundaries, (windows.end_ns[-1], _PASSES, -1)]:
         if time > previous:
             inner = open_events[-1] if open_events else -1
             # A leaf operation computes; an open one with others inside it may be waiting.
             if inner < 0 or inner in has_child:
-                found.append((previous, time, inner))
+                found.append((previous, time, ended))
         previous = max(previous, time)
+        ended = ended + 1 if what == _ENDS else 0
         if what == _BEGINS:
             open_events.append(event)
         elif what == _ENDS:
@@ -206,7 +220,7 @@ def seen_waits(trace: KinetoTrace, comms: Comms, main: MainThread, windows: Wind
         at = bisect_right(times, resume) - 1
         done, op = ends[at] if at >= 0 else (begin, -1)
         together = resume - done <= WITH_NS if done - begin < SILENCE_NS else True
-        prompt = resume - done <= max(WAKE_NS, (resume - begin) // 10)
+        prompt = _prompt(begin, done, resume)
         if done > begin and together and prompt and _enqueued_before(trace, main, op, resume):
             found[number] = op
         elif resume - begin >= EARLY_NS:
@@ -216,7 +230,7 @@ def seen_waits(trace: KinetoTrace, comms: Comms, main: MainThread, windows: Wind
         begin, resume, _ = silences[number]
         for op, done in enumerate(main.done_ns):
             start = int(trace.start_ns[comms.ops[op].event])
-            running = start < resume < done and done - resume <= max(WAKE_NS, (done - start) // 10)
+            running = start < resume < done and _early(start, done, resume)
             if op not in waited and running and _enqueued_before(trace, main, op, begin + 1):
                 found[number] = op
                 waited.add(op)
@@ -224,15 +238,110 @@ def seen_waits(trace: KinetoTrace, comms: Comms, main: MainThread, windows: Wind
                 break
     starts = [int(trace.start_ns[e]) for e in main.events]
     waits = []
-    for number, op in sorted(found.items()):
-        begin, resume, _ = silences[number]
+    for number, (begin, resume, ended) in enumerate(silences):
         index = bisect_left(starts, resume)
         step = min(int(np.searchsorted(windows.end_ns, resume)), len(windows.end_ns) - 1)
         inside = index < len(main.events) and main.steps[index] == step
         place = main.places[index] if inside else -1
         name = trace.strings[trace.name[main.events[index]]] if inside else "step end"
-        waits.append(Wait(step, place, name, op, begin, resume, seen=True))
+        main.silences[step, place, name, ended] = (begin, resume)
+        if number in found:
+            op = found[number]
+            waits.append(Wait(step, place, name, ended, op, begin, resume, seen=True))
     return waits
+
+
+def _prompt(begin: int, done: int, resume: int) -> bool:
+    """Whether a silence that ends after a collective ends because of it."""
+    return resume - done <= max(WAKE_NS, (resume - begin) // 10)
+
+
+def _early(start: int, done: int, resume: int) -> bool:
+    """Whether a silence that ends before a collective's event may end because of it."""
+    return done - resume <= max(WAKE_NS, (done - start) // 10)
+
+
+def keep_consistent(
+    traces: list[KinetoTrace],
+    comms: list[Comms],
+    mains: list[MainThread],
+    waits: list[list[Wait]],
+) -> tuple[list[list[Wait]], int]:
+    """Leave out silences that ended with a collective by chance.
+
+    A place waits for a collective only if, on all ranks and in all steps, it goes on when that is
+    done wherever it got there before. Where most of them went on before or much later, it does
+    not, and `main.done_ns` is what it was.
+
+    Returns
+    -------
+    waits : list of list of Wait
+        What is left, per rank.
+    dropped : int
+        How many are not.
+    """
+    verdicts: dict[tuple[int, str, int, int], bool] = {}
+    out, dropped = [], 0
+    for main, mine in zip(mains, waits, strict=True):
+        kept = []
+        for wait in mine:
+            key = wait.place, wait.name, wait.ended, main.numbers[wait.op][1]
+            if key not in verdicts:
+                verdicts[key] = _holds(traces, comms, mains, *key)
+            if verdicts[key]:
+                kept.append(wait)
+        out.append(kept)
+        dropped += len(mine) - len(kept)
+    for trace, ours, main, kept in zip(traces, comms, mains, out, strict=True):
+        believed = {wait.op for wait in kept}
+        for op, operation in enumerate(ours.ops):
+            if op not in believed:
+                end = trace.start_ns[operation.event] + trace.dur_ns[operation.event]
+                main.done_ns[op] = int(end)
+    return out, dropped
+
+
+def _holds(
+    traces: list[KinetoTrace],
+    comms: list[Comms],
+    mains: list[MainThread],
+    place: int,
+    name: str,
+    ended: int,
+    number: int,
+) -> bool:
+    """Whether a place goes on when a collective is done more often than not.
+
+    A wait ends at a time after the collective, a computation at a time after its own begin:
+    where it shows, the steadier of the two tells them apart.
+    """
+    silent: list[tuple[int, int, int, int]] = []
+    for trace, ours, main in zip(traces, comms, mains, strict=True):
+        for op, (step, its_number) in enumerate(main.numbers):
+            silence = main.silences.get((step, place, name, ended))
+            if its_number == number and silence is not None:
+                start = int(trace.start_ns[ours.ops[op].event])
+                done = start + int(trace.dur_ns[ours.ops[op].event])
+                silent.append((*silence, start, done))
+    met = [s for s in silent if s[0] < s[3]]
+    fitting = [
+        (begin, resume)
+        for begin, resume, start, done in met
+        if (_prompt(begin, done, resume) if resume >= done else _early(start, done, resume))
+    ]
+    if len(met) >= STEADY_SEEN:
+        alone = np.array([resume - begin for begin, resume, _, _ in met])
+        after = np.array([resume - done for _, resume, _, done in met])
+        if _spread(after) > _spread(alone):
+            return False
+    usual = max(SILENCE_NS, int(np.median([b - a for a, b in fitting] or [0])) // 2)
+    needless = sum(begin >= done and resume - begin > usual for begin, resume, _, done in silent)
+    return len(fitting) > len(met) - len(fitting) + needless
+
+
+def _spread(values: NDArray[np.int64]) -> float:
+    """Median distance from the median."""
+    return float(np.median(np.abs(values - np.median(values))))
 
 
 def _enqueued_before(trace: KinetoTrace, main: MainThread, op: int, time_ns: int) -> bool:
@@ -278,7 +387,7 @@ def complete_waits(
                     continue
                 time = int(trace.start_ns[main.events[at]])
                 if time >= done:
-                    placed = Wait(step, place, name, op, time, time, seen=False)
+                    placed = Wait(step, place, name, 0, op, time, time, seen=False)
                     elsewhere += 1
                     break
             if placed is None:
@@ -290,7 +399,7 @@ def complete_waits(
                 ]
                 time = min([*later, windows[r].end_ns[step]])
                 if time >= done:
-                    placed = Wait(step, -1, "in order", op, time, time, seen=False)
+                    placed = Wait(step, -1, "in order", 0, op, time, time, seen=False)
                     assumed += 1
             if placed is not None:
                 added.append(placed)

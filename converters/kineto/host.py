@@ -19,8 +19,8 @@ import numpy as np
 
 from ...graph.columns import Flavour, LaneKind
 from .events import Category
+from .inference import BOUND_NS, CLOCK_NS
 from .names import Call, blocks_until_copied
-from .streams import BOUND_NS, LaunchOrder, runtime_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .events import KinetoTrace
     from .nodes import RankNodes
     from .steps import Windows
+    from .waits import Waits
 
 #: Idle time of a thread other than the main one up to which it is still at work between two
 #: operations (the autograd engine picking its next node); beyond it, a gap.
@@ -46,9 +47,6 @@ AWAKE_SHARE = 0.05
 QUEUE_SHARE, QUEUE_SEEN = 0.95, 500
 #: A launch call this long did not just hand its work over.
 LONG_LAUNCH_NS = 50_000
-#: How far a device clock may be off the host's within one trace before a recorded end is
-#: impossible: device times are converted by the driver and round to microseconds.
-CLOCK_NS = 2_000
 
 
 @dataclass(frozen=True)
@@ -172,11 +170,10 @@ class _Builder:
         comms: Comms,
         windows: Windows,
         device: Device,
-        order: LaunchOrder,
-        host_waits: dict[int, list[int]],
+        waits: Waits,
     ) -> None:
         self.nodes, self.trace, self.windows = nodes, trace, windows
-        self.device, self.order, self.host_waits = device, order, host_waits
+        self.device, self.waits = device, waits
         self.comm_events = {op.event for op in comms.ops}
         self.threads: dict[int, _Thread] = {}
         self.ends = np.array(windows.end_ns, dtype=np.int64)
@@ -279,41 +276,25 @@ class _Builder:
 
     def sync_targets(self, call: int, kind: Call) -> tuple[list[int], str]:
         """Device events that a synchronising call waits for, and the evidence."""
-        trace = self.trace
-        begin = int(trace.start_ns[call])
-        end = begin + int(trace.dur_ns[call])
-        correlation = int(trace.correlation[call])
-        if correlation in self.host_waits:
-            return self.host_waits[correlation], "host waits: recorded"
-        latest = [
-            e for s in self.order.times if (e := self.order.last_before(s, begin)) is not None
-        ]
+        if call in self.waits.host:
+            what = "host waits: inferred from calls and times"
+            if self.waits.recorded:
+                what = "host waits: recorded"
+            elif call in self.waits.assumed_calls:
+                what = "host waits: assumed"
+            return self.waits.host[call], what
         if kind is Call.SYNC_DEVICE:
-            return latest, "host waits: synchronising calls"
-        what = "host waits: inferred from calls and times"
-        ends = {e: int(trace.start_ns[e] + trace.dur_ns[e]) for e in latest}
-        waited = [e for e in latest if begin < ends[e] <= end + CLOCK_NS]
-        if waited:
-            return [max(waited, key=lambda e: ends[e])], what
-        done = [e for e in latest if ends[e] <= begin]
-        if not done:
-            return [], what
-        # Nothing to wait for: the stream last launched to by this thread is the likeliest.
-        mine = [
-            e
-            for e in done
-            if e in self.device.call_of
-            and trace.thread[self.device.call_of[e]] == trace.thread[call]
-        ]
-        return [
-            max(mine or done, key=lambda e: int(trace.start_ns[self.device.call_of.get(e, e)]))
-        ], what
+            begin = int(self.trace.start_ns[call])
+            order = self.waits.order
+            latest = [order.last_before(stream, begin) for stream in order.times]
+            return [e for e in latest if e is not None], "host waits: synchronising calls"
+        return [], ""
 
     def inferred_wait(self, begin: int, end: int) -> int | None:
         """Collective whose end is what a long stall of the host was waiting for."""
         best = None
-        for stream in self.order.times:
-            event = self.order.last_before(stream, begin)
+        for stream in self.waits.order.times:
+            event = self.waits.order.last_before(stream, begin)
             if event is None or event not in self.comm_events:
                 continue
             done = int(self.trace.start_ns[event] + self.trace.dur_ns[event])
@@ -354,7 +335,7 @@ class _Builder:
         for k, (a, b) in enumerate(zip(windows.begin_ns, windows.end_ns, strict=True)):
             moments.append((a, 2, partial(self.advance, first, a)))
             moments.append((b, 4, partial(self.end_step, first, b, k)))
-        for time, call, kind in runtime_calls(trace):
+        for time, call, kind in self.waits.calls:
             at = self.threads.get(int(trace.thread[call]))
             if at is not None and begin <= time < end:
                 action = partial(self.call, at, call, kind, by_call.get(call, []))
@@ -470,8 +451,7 @@ def add_host(
     comms: Comms,
     windows: Windows,
     device: Device,
-    order: LaunchOrder,
-    host_waits: dict[int, list[int]],
+    waits: Waits,
 ) -> None:
     """Add the host threads of a device job: the `host` dependency model.
 
@@ -481,9 +461,7 @@ def add_host(
         Nodes of the rank, extended; its device nodes get their launch edges.
     trace, comms, windows, device
         The rank's events, communication, chosen steps and device work.
-    order : LaunchOrder
-        Device events by launch.
-    host_waits : dict of int to list of int
-        What recorded blocking calls waited for, by correlation.
+    waits : Waits
+        What streams and the host waited for.
     """
-    _Builder(nodes, trace, comms, windows, device, order, host_waits).build()
+    _Builder(nodes, trace, comms, windows, device, waits).build()

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...base.errors import TraceError
-from .discover import discover
 from .reader import read_kineto
 from .sniff import GZIP_MAGIC
 
@@ -26,24 +25,25 @@ if TYPE_CHECKING:
     from multiprocessing.sharedctypes import SynchronizedArray
     from pathlib import Path
 
+    from .discover import Discovery
     from .events import KinetoTrace
 
     Progress = Callable[[int, int], None]
 
 
 def read_job(
-    path: Path,
+    found: Discovery,
     *,
     processes: int | None = None,
     progress: Progress | None = None,
     keep_host_ops: bool = True,
 ) -> list[KinetoTrace]:
-    """Read the traces of all ranks that a path holds.
+    """Read the traces of all ranks of a job.
 
     Parameters
     ----------
-    path : Path
-        One trace, or a directory of them (see `discover`).
+    found : Discovery
+        Its traces (`discover`).
     processes : int, optional
         How many processes read at a time; by default one per core, and none besides this one
         where the files are small. A script that calls this needs the usual
@@ -62,11 +62,10 @@ def read_job(
     Raises
     ------
     TraceError
-        Nothing to read, a file that cannot be used, two files of one rank, or a file among
+        A file that cannot be used, two files of one rank, or a file among
         several whose rank nothing tells.
     """
-    files = discover(path).traces
-    return assign_ranks(read_traces(files, processes, progress, keep_host_ops))
+    return assign_ranks(read_traces(found.traces, processes, progress, keep_host_ops))
 
 
 def read_traces(

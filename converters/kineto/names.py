@@ -37,6 +37,38 @@ def dtype_bytes(name: str) -> int | None:
     return DTYPE_BYTES.get(key, DTYPE_BYTES.get(f"c10::{key}"))
 
 
+#: One name for the spellings of a type; others keep that of PyTorch (``float8_e4m3fn``).
+_DTYPE_NAMES = {
+    **dict.fromkeys(("double", "float64"), "float64"),
+    **dict.fromkeys(("float", "float32"), "float32"),
+    **dict.fromkeys(("half", "float16"), "float16"),
+    **dict.fromkeys(("long", "longint", "int64"), "int64"),
+    **dict.fromkeys(("int", "int32"), "int32"),
+    **dict.fromkeys(("short", "shortint", "int16"), "int16"),
+    **dict.fromkeys(("char", "signedchar", "int8"), "int8"),
+    **dict.fromkeys(("byte", "unsignedchar", "uint8"), "uint8"),
+    **dict.fromkeys(("complexfloat", "complex<float>"), "complex64"),
+    **dict.fromkeys(("complexdouble", "complex<double>"), "complex128"),
+}
+
+
+def dtype_name(name: str) -> str:
+    """One spelling of a data type, whatever part of a trace it is from.
+
+    Parameters
+    ----------
+    name : str
+        As for `dtype_bytes`.
+
+    Examples
+    --------
+    >>> dtype_name("c10::Half"), dtype_name("Half"), dtype_name("Float8_e4m3fn")
+    ('float16', 'float16', 'float8_e4m3fn')
+    """
+    key = name.lower().replace(" ", "").removeprefix("c10::").removeprefix("torch.")
+    return _DTYPE_NAMES.get(key, key)
+
+
 #: Kernels of communication libraries, tested on the lower-case name without its argument list.
 #: Families and names: NCCL (all generations), RCCL, MSCCL++, PyTorch symmetric memory, vLLM and
 #: SGLang custom all-reduce, TensorRT-LLM and FlashInfer fused all-reduce, DeepEP, NVSHMEM, oneCCL.

@@ -8,6 +8,7 @@ launches, collectives) is for the converter.
 
 from __future__ import annotations
 
+import json
 import re
 from array import array
 from collections import Counter
@@ -352,8 +353,10 @@ class _Columns:
         threads = list(self._threads)
         _fill_from_rows(columns, threads)
         base_ns = _base_ns(metadata, columns["start_ns"], warnings)
-        distributed = metadata.get("distributedInfo")
-        distributed = distributed if isinstance(distributed, dict) else {}
+        distributed = metadata.get("distributedInfo", {})
+        if not isinstance(distributed, dict):
+            warnings.append(f"distributedInfo is {_shown(distributed)}, no object, and was ignored")
+            distributed = {}
         if not count:
             warnings.append("the trace holds no events")
         if processes := _merged_processes(columns, threads):
@@ -363,8 +366,8 @@ class _Columns:
             )
         return KinetoTrace(
             path=path,
-            rank=_known_int(distributed.get("rank")),
-            world_size=_known_int(distributed.get("world_size")),
+            rank=_number(distributed, "rank", 0, warnings),
+            world_size=_number(distributed, "world_size", 1, warnings),
             base_ns=base_ns,
             host_name=_host_name(metadata),
             devices=_devices(metadata),
@@ -593,9 +596,24 @@ def _merged_processes(
     return len(named) if len(named) > 1 else 0
 
 
-def _known_int(value: object) -> int | None:
-    number = as_int(value)
-    return number if number >= 0 else None
+def _number(distributed: dict[str, Any], key: str, least: int, warnings: list[str]) -> int | None:
+    """Read a number of ``distributedInfo``; what is there and no such number is reported."""
+    value = distributed.get(key)
+    if value is None:
+        return None
+    number = -1 if isinstance(value, bool) else as_int(value)
+    if number < least:
+        warnings.append(
+            f"distributedInfo.{key} is {_shown(value)}, no number from {least}, and was ignored"
+        )
+        return None
+    return number
+
+
+def _shown(value: object) -> str:
+    """Show a value as in the file, but no more than a line of it."""
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def _host_name(metadata: dict[str, Any]) -> str:
@@ -612,6 +630,8 @@ def _devices(metadata: dict[str, Any]) -> tuple[str, ...]:
 def _process_groups(distributed: dict[str, Any], warnings: list[str]) -> list[dict[str, Any]]:
     groups = distributed.get("pg_config", [])
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
-        warnings.append("distributedInfo.pg_config is not a list of groups and was ignored")
+        warnings.append(
+            f"distributedInfo.pg_config is {_shown(groups)}, no list of groups, and was ignored"
+        )
         return []
     return groups

@@ -1,9 +1,7 @@
-"""Which stream waits for which: recorded where the trace says so, otherwise inferred.
+"""Streams and what orders them: launches, the runtime's calls, and waits that the trace records.
 
-Three levels of evidence, best first: ``cuda_sync`` rows name the event that a stream waited for;
-runtime calls show that some stream was made to wait at that moment, and their place says which
-(a wait inside the host scope that launches a collective is that of the collective's stream);
-without either, only a kernel that starts just as one on another stream ends shows it.
+Where ``cuda_sync`` rows name the event that a stream or the host waited for, that is what it waited
+for. What only the runtime's calls and the times tell is worked out in `inference`.
 """
 
 from __future__ import annotations
@@ -14,21 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .comms import HostScopes
 from .events import Category
 from .names import Call, classify_call
 
 if TYPE_CHECKING:
-    from .comms import Comms
     from .device import Device
     from .events import KinetoTrace
-    from .nodes import RankNodes
-
-#: A kernel that starts within this of another's end is taken to have waited for it, if nothing
-#: else explains its start.
-BOUND_NS = 10_000
-#: A start is explained by its stream or launch if it comes within this after them.
-EXPLAINED_NS = 3_000
 
 
 @dataclass
@@ -127,13 +116,12 @@ def recorded_waits(
     waits : list of StreamWait
         Streams that wait for streams.
     host : dict of int to list of int
-        Device events that each blocking host call (by correlation) waited for.
+        Device events that each blocking host call (by row) waited for.
     """
     rows = np.flatnonzero(trace.category == int(Category.SYNC)).tolist()
     runtime = np.flatnonzero(trace.category == int(Category.RUNTIME))
-    call_at = dict(
-        zip(trace.correlation[runtime].tolist(), trace.start_ns[runtime].tolist(), strict=True)
-    )
+    row_of = dict(zip(trace.correlation[runtime].tolist(), runtime.tolist(), strict=True))
+    call_at = {c: int(trace.start_ns[row]) for c, row in row_of.items()}
     records = {
         int(trace.wait_correlation[row]): int(trace.wait_stream[row])
         for row in rows
@@ -175,247 +163,7 @@ def recorded_waits(
                 targets = frontiers.now(source if source >= 0 else own)
             else:
                 targets = frontiers.everything()
-            host.setdefault(int(trace.correlation[item]), []).extend(targets)
+            call = row_of.get(int(trace.correlation[item]))
+            if call is not None:
+                host.setdefault(call, []).extend(targets)
     return waits, host
-
-
-class _Inference:
-    """Works out stream waits from runtime calls and measured times."""
-
-    def __init__(
-        self, trace: KinetoTrace, comms: Comms, device: Device, order: LaunchOrder
-    ) -> None:
-        self.trace = trace
-        self.comms = comms
-        self.device = device
-        self.order = order
-        self.stream_of = {e: s for s, events in device.streams.items() for e in events}
-        self.place = {e: i for events in device.streams.values() for i, e in enumerate(events)}
-        self.comm_events = {op.event for op in comms.ops} | set(comms.alone)
-        #: Events of streams that only communicate; the others also run on the current stream.
-        self.apart = {
-            e
-            for events in device.streams.values()
-            if self.comm_events.issuperset(events)
-            for e in events
-        }
-        #: Furthest place of a stream that another already waited for.
-        self.joined: dict[tuple[int, int], int] = {}
-        self.frontiers = Frontiers()
-        #: What the last event recorded on each stream stands for.
-        self.recorded: dict[int, list[int]] = {}
-        self.found: list[StreamWait] = []
-        self.contradicted = 0
-
-    def end(self, event: int) -> int:
-        """Measured end of a device event."""
-        return int(self.trace.start_ns[event] + self.trace.dur_ns[event])
-
-    def launched(self, event: int) -> int:
-        """When an event was launched (or started, if no launch is known)."""
-        return int(self.trace.start_ns[self.device.call_of.get(event, event)])
-
-    def next_compute(self, stream: int, time: int) -> list[int]:
-        """The event of a stream launched next after a time, unless that only communicates."""
-        event = self.order.first_after(stream, time)
-        return [] if event is None or event in self.apart else [event]
-
-    def explained_by_itself(self, event: int) -> bool:
-        """Whether stream order or launch explains when an event started."""
-        start = int(self.trace.start_ns[event])
-        events = self.device.streams[self.stream_of[event]]
-        at = self.place[event]
-        latest = self.end(events[at - 1]) + self.device.stream_lag_ns if at else -(1 << 62)
-        call = self.device.call_of.get(event)
-        if call is not None:
-            latest = max(latest, int(self.trace.start_ns[call]) + self.device.launch_lag_ns)
-        return start - latest <= EXPLAINED_NS
-
-    def is_new(self, stream: int, target: int) -> bool:
-        """Whether a stream has not yet waited for an event, or for a later one of its stream."""
-        other = self.stream_of[target]
-        return stream != other and self.joined.get((stream, other), -1) < self.place[target]
-
-    def accept(self, waiter: int, target: int) -> None:
-        """Keep a wait unless the times contradict it or an earlier one implies it."""
-        stream = self.stream_of[waiter]
-        if not self.is_new(stream, target):
-            return
-        if self.end(target) > int(self.trace.start_ns[waiter]):
-            self.contradicted += 1
-            return
-        self.joined[stream, self.stream_of[target]] = self.place[target]
-        self.found.append(StreamWait(waiter, target))
-
-    def from_calls(self, calls: list[tuple[int, int, Call]]) -> None:
-        """Find the waits that runtime calls hint at."""
-        trace, device = self.trace, self.device
-        scopes = _launch_scopes(trace, self.comms)
-        launches: dict[int, list[tuple[int, int]]] = {}
-        for event, call in device.call_of.items():
-            if event not in self.apart:
-                launches.setdefault(int(trace.thread[call]), []).append(
-                    (int(trace.start_ns[call]), event)
-                )
-        for rows in launches.values():
-            rows.sort()
-        has_records = any(kind is Call.RECORD_EVENT for _, _, kind in calls)
-        moments: list[tuple[int, int, int]] = [
-            (self.launched(event), 1, event) for event in self.stream_of
-        ]
-        moments += [
-            (time, 0 if kind is Call.RECORD_EVENT else 2, call)
-            for time, call, kind in calls
-            if kind in (Call.RECORD_EVENT, Call.WAIT_EVENT)
-        ]
-        for time, what, item in sorted(moments):
-            if what == 1:
-                for target in self.frontiers.launch(self.stream_of[item], item):
-                    self.accept(item, target)
-                continue
-            thread = int(trace.thread[item])
-            rows = launches.get(thread, [])
-            at = bisect_left(rows, (time, -1))
-            current = self.stream_of[rows[at - 1][1]] if at else None
-            scope = _scope_at(scopes.get(thread, []), time)
-            if what == 0:
-                launched = scope is not None and time > scope[2]
-                stream = self.stream_of.get(scope[3]) if scope and launched else current
-                if stream is not None:
-                    self.recorded[stream] = self.frontiers.now(stream)
-            elif scope is not None:
-                # In the scope of a collective, before its launch: its stream waits for the
-                # current one; after it, the library's own bookkeeping.
-                if time < scope[2] and current is not None and scope[3] in self.stream_of:
-                    self.frontiers.wait(self.stream_of[scope[3]], self.frontiers.now(current))
-            else:
-                # The stream made to wait is the current one or the one that the thread goes on
-                # with; what it launches next may come from another thread (backward() after a
-                # wait).
-                following = [rows[at][1]] if at < len(rows) else []
-                if current is not None:
-                    following += self.next_compute(current, time)
-                if following:
-                    waiter = min(following, key=self.launched)
-                    targets = self.choose(waiter, by_record=has_records)
-                    self.frontiers.wait(self.stream_of[waiter], targets)
-
-    def choose(self, waiter: int, *, by_record: bool) -> list[int]:
-        """Pick what a compute stream was made to wait for just before it launches an event."""
-        stream = self.stream_of[waiter]
-        start = int(self.trace.start_ns[waiter])
-        options = []
-        for other in self.order.times:
-            targets = self.recorded.get(other, []) if by_record else self.frontiers.now(other)
-            if other != stream and any(self.is_new(stream, t) for t in targets):
-                options.append(targets)
-        possible = [o for o in options if all(self.end(e) <= start for e in o)]
-        if not possible:
-            self.contradicted += bool(options)
-            return []
-        if not self.explained_by_itself(waiter):
-            binding = [o for o in possible if start - max(self.end(e) for e in o) <= BOUND_NS]
-            if binding:
-                return max(binding, key=lambda o: max(self.end(e) for e in o))
-        # Unbinding: what was issued last and not yet waited for, communication first.
-        return max(
-            possible,
-            key=lambda o: max((e in self.comm_events, self.launched(e)) for e in o),
-        )
-
-    def from_times(self) -> None:
-        """Find the waits that only the measured times show."""
-        trace = self.trace
-        self.joined.clear()  # it stands at the end of the trace after `from_calls`
-        explained = {
-            wait.waiter
-            for wait in self.found
-            if int(trace.start_ns[wait.waiter]) - self.end(wait.target) <= BOUND_NS
-        }
-        ends = sorted((self.end(e), e) for e in self.stream_of)
-        for event in sorted(self.stream_of, key=lambda e: int(trace.start_ns[e])):
-            if event in explained or self.explained_by_itself(event):
-                continue
-            start = int(trace.start_ns[event])
-            at = bisect_right(ends, (start, 1 << 62))
-            for end, other in reversed(ends[max(0, at - 16) : at]):
-                if start - end > BOUND_NS:
-                    break
-                on_other_stream = self.stream_of[other] != self.stream_of[event]
-                if on_other_stream and {event, other} & self.comm_events:
-                    self.accept(event, other)
-                    break
-
-
-def _launch_scopes(trace: KinetoTrace, comms: Comms) -> dict[int, list[tuple[int, int, int, int]]]:
-    """Host scopes that launch communication: (begin, end, launch time, device event) by thread."""
-    lookup = HostScopes(trace)
-    found: dict[int, list[tuple[int, int, int, int]]] = {}
-    for event, call in comms.issued_by.items():
-        thread, time = int(trace.thread[call]), int(trace.start_ns[call])
-        for scope in lookup.enclosing(thread, time):
-            name = trace.strings[trace.name[scope]]
-            if name.startswith(("record_param_comms", "nccl:", "c10d::")):
-                begin = int(trace.start_ns[scope])
-                found.setdefault(thread, []).append(
-                    (begin, begin + int(trace.dur_ns[scope]), time, event)
-                )
-                break
-    for rows in found.values():
-        rows.sort()
-    return found
-
-
-def _scope_at(
-    scopes: list[tuple[int, int, int, int]], time: int
-) -> tuple[int, int, int, int] | None:
-    at = bisect_right(scopes, (time, 1 << 62, 0, 0)) - 1
-    if at >= 0 and time < scopes[at][1]:
-        return scopes[at]
-    return None
-
-
-def add_stream_waits(
-    nodes: RankNodes, trace: KinetoTrace, comms: Comms, device: Device
-) -> tuple[LaunchOrder, dict[int, list[int]]]:
-    """Add the edges between streams.
-
-    Parameters
-    ----------
-    nodes : RankNodes
-        Nodes of the rank, whose dependencies are extended.
-    trace : KinetoTrace
-        Events of the rank.
-    comms : Comms
-        Its communication.
-    device : Device
-        Its device work.
-
-    Returns
-    -------
-    order : LaunchOrder
-        Device events by launch.
-    host : dict of int to list of int
-        Device events that recorded blocking calls (by correlation) waited for.
-    """
-    order = launch_order(trace, device)
-    calls = runtime_calls(trace)
-    waits, host = recorded_waits(trace, order)
-    if waits or host:
-        what = "waits between streams: recorded"
-    else:
-        inference = _Inference(trace, comms, device, order)
-        if any(kind is Call.WAIT_EVENT for _, _, kind in calls):
-            inference.from_calls(calls)
-            what = "waits between streams: inferred from runtime calls and times"
-        else:
-            what = "waits between streams: inferred from times"
-        inference.from_times()
-        waits = inference.found
-        if inference.contradicted:
-            nodes.counts[f"{what}: contradicted by the measured times"] += inference.contradicted
-    for wait in waits:
-        for waiter in device.nodes_of[wait.waiter]:
-            for target in device.nodes_of[wait.target]:
-                nodes.after(waiter, target, what)
-    return order, host

@@ -106,12 +106,17 @@ send            S
 ==============  =======================================  ===================================
 
 On two tiers all-to-all takes max((m-1)/n S/B1, (n-m)/n S/B2) + max(a1, a2). If the root of a
-gather is unknown each tier is charged its worst root. In an all-to-all with unequal parts S is the
-largest input of any member.
+gather is unknown each tier is charged its worst root.
+
+An all-to-all of unequal parts sends P(a, b) bytes from member a to member b, and takes as long as
+the port with most to carry: out of a rank the sum over b of P(a, b), into it the sum over b of
+P(b, a), of those b that it reaches through that tier; over a link of a mesh P(a, b); over one of a
+ring or torus all parts whose shortest way it is on. Where a trace tells the sizes of the members
+and not their parts, S is the largest.
 
 **hierarchical** all-to-all: in each tier a member sends what is for the other units, 1 - c/u of S,
 to its likes there, which pass it on inside; tier after tier, one message each (two-dimensional
-all-to-all of mixture-of-experts libraries).
+all-to-all of mixture-of-experts libraries). Unequal parts are followed from member to member.
 
 Topologies
 ----------

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...graph.columns import Collective
-from .direct import all_to_all, barrier, relayed, star
+from .direct import all_to_all, barrier, hops_over, relayed, star, uneven_all_to_all
 from .layout import Layout, port_parts, port_width
 from .names import OF_COLLECTIVE
 from .reductions import reduction
@@ -115,7 +115,13 @@ def possible_somewhere(shape: Shape, coll: Collective) -> tuple[Algorithm, ...]:
     return tuple(name for name in OF_COLLECTIVE[coll] if name in found)
 
 
-def make_plan(layout: Layout, coll: Collective, algorithm: Algorithm, root: int | None) -> Plan:
+def make_plan(
+    layout: Layout,
+    coll: Collective,
+    algorithm: Algorithm,
+    root: int | None,
+    weights: Float | None = None,
+) -> Plan:
     """Lay out the stages of an algorithm for a group.
 
     Parameters
@@ -129,11 +135,16 @@ def make_plan(layout: Layout, coll: Collective, algorithm: Algorithm, root: int 
     root : int, optional
         Index of the member that is the root. In broadcast and reduce the first by default; gather
         and scatter need one.
+    weights : float64, shape (n, n), optional
+        Parts of an all-to-all, from member to member, over its size; equal ones by default.
     """
     if layout.size == 1:
         return Plan((), chunked=False)
     if coll == Collective.ALL_TO_ALL:
-        stages = all_to_all(layout) if algorithm == "direct" else relayed(layout)
+        if weights is None:
+            stages = all_to_all(layout) if algorithm == "direct" else relayed(layout)
+        else:
+            stages = uneven_all_to_all(layout, weights, relayed=algorithm != "direct")
     elif coll in (Collective.GATHER, Collective.SCATTER, Collective.SEND_RECV):
         stages = star(layout, coll, 0 if root is None else root)
     elif coll in (Collective.BROADCAST, Collective.REDUCE):
@@ -202,7 +213,12 @@ def kept_parts(layout: Layout, coll: Collective, algorithm: Algorithm, messages:
 
 
 def costing_of(
-    shape: Shape, coordinates: Int, coll: Collective, algorithm: Algorithm, root: int | None
+    shape: Shape,
+    coordinates: Int,
+    coll: Collective,
+    algorithm: Algorithm,
+    root: int | None,
+    weights: Float | None = None,
 ) -> Costing:
     """Cost a group; groups that differ in nothing that counts are worked out once.
 
@@ -212,16 +228,38 @@ def costing_of(
         Of the network.
     coordinates : int64, shape (n, T)
         Place of every member.
-    coll, algorithm, root
+    coll, algorithm, root, weights
         As for `make_plan`; gather and scatter without a root are charged the worst root in each
         tier.
     """
-    return _costing_of(shape, _canonical(shape, coordinates), coll, algorithm, root)
+    if weights is None:
+        return _costing_of(shape, _canonical(shape, coordinates), coll, algorithm, root)
+    # Parts that differ seldom come again.
+    layout = Layout(shape, coordinates)
+    found = costing(shape, make_plan(layout, coll, algorithm, root, weights))
+    kept = np.zeros_like(found.worst)
+    if algorithm == "direct":
+        own = np.diag(weights)
+        busiest = int(np.argmax(weights.sum(axis=1) - own))
+        sent = weights[busiest].sum() - own[busiest]
+        kept[:] = own[busiest] / sent if sent > 0 else 0.0
+    return found._replace(kept=kept)
 
 
-def possible_of(shape: Shape, coordinates: Int, coll: Collective) -> tuple[Algorithm, ...]:
-    """Algorithms that a group can use, the default first; see `possible`."""
-    return _possible_of(shape, _canonical(shape, coordinates), coll)
+def possible_of(
+    shape: Shape, coordinates: Int, coll: Collective, *, relayed: bool = False
+) -> tuple[Algorithm, ...]:
+    """Algorithms that a group can use, the default first; see `possible`.
+
+    With `relayed` those are left out that pass on parts of unequal size and find, somewhere on
+    the way, no member to pass them on.
+    """
+    found = _possible_of(shape, _canonical(shape, coordinates), coll)
+    if relayed and "hierarchical" in found:
+        layout = Layout(shape, coordinates)
+        if any((hops_over(layout, level) < 0).any() for level in layout.used):
+            found = tuple(name for name in found if name != "hierarchical")
+    return found
 
 
 def why_not(shape: Shape, coordinates: Int, coll: Collective, algorithm: Algorithm) -> str | None:

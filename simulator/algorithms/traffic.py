@@ -282,6 +282,41 @@ def messages(layout: Layout, sent: Float, wanted: Float) -> Messages:
     return Messages(join(parts), wire, hops)
 
 
+def matrix_messages(layout: Layout, weights: Float) -> Messages:
+    """`messages` where from member a to member b goes ``weights[a, b]``."""
+    wire = np.zeros(len(layout.shape))
+    hops = np.zeros(len(layout.shape))
+    parts = []
+    for fabric in fabrics(layout.shape):
+        tier = fabric[0]
+        topology = layout.shape[tier].topology
+        above, own = layout.unit_above(fabric[-1] + 1), layout.unit_above(tier)
+        crossing = (above[:, np.newaxis] == above) & (own[:, np.newaxis] != own)
+        moved = np.where(crossing, weights, 0.0)
+        if topology == "ring":
+            for sender in np.flatnonzero(moved.any(axis=1)).tolist():
+                sent = np.zeros(layout.size)
+                sent[sender] = 1.0
+                parts.append(_torus(layout, fabric, sent, moved[sender], wire * 0, hops))
+            for index in fabric:
+                along = layout.coordinates[:, index]
+                passed = np.where(along[:, np.newaxis] != along, moved, 0.0)
+                wire[index] = max(passed.sum(axis=1).max(), passed.sum(axis=0).max())
+            continue
+        out, into = moved.sum(axis=1), moved.sum(axis=0)
+        wire[tier] = max(out.max(), into.max())
+        hops[tier] = float(wire[tier] > 0)
+        if topology == "switch":
+            parts.append(_through_switch(layout, tier, out, into))
+            continue
+        size, along = layout.shape[tier].size, layout.coordinates[:, tier]
+        senders, readers = np.nonzero(moved)
+        link = place_in(layout.shape, layout.coordinates)[senders] * size + along[readers]
+        number = port_number(tier, on.LINK, link)
+        parts.append(Rows(number, moved[senders, readers], senders))
+    return Messages(join(parts), wire, hops)
+
+
 def _sum_by(unit: Int, weight: Float) -> Float:
     total: Float = np.bincount(unit, weight).astype(np.float64)[unit]
     return total

@@ -72,6 +72,8 @@ class OracleNetwork:
             same = self.domain_of(comm.root) == self.domain_of(comm.peer)
             tier = self.tiers[0 if same else 1]
             return round(comm.size_bytes * tier.ns_per_byte + tier.latency_ns + tier.base_ns)
+        if comm.parts:
+            return round(sum(s.wait_ns + s.move_ns for s in self.stages(comm, ranks, ranks)))
         local, domains = self._shape(ranks)
         bytes_in, bytes_out, messages_in, messages_out = _cost(
             comm.kind, comm.size_bytes, local, domains
@@ -112,6 +114,8 @@ class OracleNetwork:
             The members whose bytes these are: all, or one of an operation in which each moves
             its own.
         """
+        if comm.parts:
+            return [self._uneven(comm, ranks)]
         if comm.kind == "send_recv":
             tier = 0 if self.domain_of(comm.root) == self.domain_of(comm.peer) else 1
             moved = {
@@ -143,6 +147,23 @@ class OracleNetwork:
             moves = max(stage.move_ns for stage in out)
             out = [Stage(max(waits) + base_ns, moves, out[0].bytes_of | out[1].bytes_of)]
         return out
+
+    def _uneven(self, comm: Comm, ranks: tuple[int, ...]) -> Stage:
+        """All messages at once: the busiest port of all, after the slowest tier's latency."""
+        moved: dict[Port, float] = defaultdict(float)
+        for source, row in zip(ranks, comm.parts, strict=True):
+            for target, part in zip(ranks, row, strict=True):
+                if source != target and part:
+                    tier = 0 if self.domain_of(source) == self.domain_of(target) else 1
+                    moved[source, tier, "out"] += part
+                    moved[target, tier, "in"] += part
+        used = {tier for _, tier, _ in moved}
+        busiest = {
+            tier: max(amount for (_, t, _), amount in moved.items() if t == tier) for tier in used
+        }
+        wait = max(self.tiers[tier].latency_ns for tier in used) + self.tiers[max(used)].base_ns
+        wait += sum(busiest[tier] * self.tiers[tier].endpoint_ns_per_byte for tier in used)
+        return Stage(wait, max(n / self.gb_s(port) for port, n in moved.items()), dict(moved))
 
     def _symmetric(self, comm: Comm, ranks: tuple[int, ...]) -> list[_Part]:
         local, domains = self._shape(ranks)

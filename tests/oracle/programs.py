@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .scripted import (
+    expert_program,
     hand_over_program,
     host_bound_program,
     host_sync_program,
@@ -62,6 +63,7 @@ __all__ = [
     "Group",
     "Profile",
     "Program",
+    "expert_program",
     "hand_over_program",
     "host_bound_program",
     "host_sync_program",

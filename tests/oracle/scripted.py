@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from .spelling import (
     KERNEL_ARGS,
     SPELLING,
@@ -130,6 +132,39 @@ def overlap_program(steps: int = 3) -> Program:
             )
         threads.append([HostThread(MAIN, tuple(body))])
     return _scripted("overlap", threads, comms)
+
+
+def expert_program(seed: int, *, meet: bool = False, steps: int = 2) -> Program:
+    """Four ranks in two domains send unequal parts to experts and back, and sum up gradients.
+
+    With `meet` the way back and the sum are under way at the same time, over the same ports.
+    """
+    rng = random.Random(seed)
+    groups = (world_group(4), Group("1", "data", (0, 2)), Group("2", "data", (1, 3)))
+    comms: list[Comm] = []
+    for _ in range(steps):
+        there = tuple(tuple(8 * rng.randint(0, 150_000) for _ in range(4)) for _ in range(4))
+        back = tuple(zip(*there, strict=True))
+        comms += [Comm("all_to_all", 0, 0, parts=there), Comm("all_to_all", 0, 0, parts=back)]
+        comms += [Comm("all_reduce", group, 840_000) for group in (1, 2)]
+    threads: list[list[HostThread]] = []
+    for rank in range(4):
+        build = RankBuilder(rank, groups, comms, 2, _midpoint)
+        body: list[Instruction] = []
+        for step in range(steps):
+            tokens = sum(row[rank] for row in comms[4 * step].parts)
+            own: list[Instruction] = [_kernel_op("aten::mm", "ampere_gate", rng.randint(20, 60))]
+            own.append(build.issue(4 * step))
+            own += build.wait_for()
+            own.append(_kernel_op("aten::mm", "ampere_expert", tokens / 40_000))
+            own.append(build.issue(4 * step + 1))
+            own += [] if meet else build.wait_for()
+            own.append(build.issue(4 * step + 2 + rank % 2))
+            own += build.wait_for()
+            own.append(_kernel_op("aten::add", "void at::native::elementwise_kernel", 10))
+            body.append(Step(step + 3, (*own, Sync("device", 0, 5 * US))))
+        threads.append([HostThread(MAIN, tuple(body))])
+    return _scripted("experts", threads, comms, groups=groups, domain_size=2)
 
 
 def host_bound_program(steps: int = 3, layers: int = 10) -> Program:

@@ -105,7 +105,8 @@ def gloo_annotation(comm: Comm) -> tuple[str, dict[str, Any]]:
 def comm_metadata(program_groups: tuple[Group, ...], comm: Comm, rank: int) -> dict[str, Any]:
     """Communication arguments that a kernel and its ``record_param_comms`` share."""
     group = program_groups[comm.group]
-    elements = comm.size_bytes // ELEMENT_BYTES[comm.dtype]
+    width = ELEMENT_BYTES[comm.dtype]
+    elements = comm.size_bytes // width
     meta: dict[str, Any] = {
         "Collective name": "allreduce",
         "In msg nelems": elements,
@@ -118,6 +119,16 @@ def comm_metadata(program_groups: tuple[Group, ...], comm: Comm, rank: int) -> d
         "Process Group Description": group.description,
         "Process Group Ranks": "[" + ", ".join(map(str, group.ranks)) + "]",
     }
+    if comm.parts:
+        me = group.ranks.index(rank)
+        sent = [part // width for part in comm.parts[me]]
+        taken = [row[me] // width for row in comm.parts]
+        meta |= {
+            "In msg nelems": sum(sent),
+            "Out msg nelems": sum(taken),
+            "In split size": str(sent),
+            "Out split size": str(taken),
+        }
     if comm.kind != "send_recv":
         meta["Collective name"] = SPELLING[comm.kind].metadata
     elif rank == comm.root:
@@ -230,7 +241,8 @@ class RankBuilder:
         stream = COMPUTE_STREAM if on_compute else self.comm_stream(comm)
         internal = self.comm_stream(comm) + 1
         begin, end, inner = self.event(), self.event(), 10 + internal
-        dims = [comm.size_bytes // ELEMENT_BYTES[comm.dtype]]
+        mine = comm.input_bytes(group.ranks.index(self.rank)) if comm.parts else comm.size_bytes
+        dims = [mine // ELEMENT_BYTES[comm.dtype]]
         inputs = {
             "Concrete Inputs": [""],
             "Input type": [_INPUT_TYPE[comm.dtype]],

@@ -52,6 +52,8 @@ class Comm:
     tail_ns : mapping of int to int
         What each rank's end exceeds the end of the transfer by; at least one member of a
         symmetric collective has none, else part of the transfer could not be told from it.
+    parts : tuple of tuple of int
+        Bytes from member to member of an all-to-all, if they are not all equal.
     """
 
     kind: CommKind
@@ -61,6 +63,11 @@ class Comm:
     root: int = -1
     peer: int = -1
     tail_ns: Mapping[int, int] = field(default_factory=dict)
+    parts: tuple[tuple[int, ...], ...] = ()
+
+    def input_bytes(self, member: int) -> int:
+        """Input of a member, by its place in the group."""
+        return sum(self.parts[member]) if self.parts else self.size_bytes
 
 
 ELEMENT_BYTES = {"Float": 4, "BFloat16": 2, "Half": 2}
