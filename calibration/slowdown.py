@@ -26,8 +26,6 @@ from .results import Slowdown, SlowedOperation
 from .uncertainty import INTERVAL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from ..graph.columns import ExecutionGraph
@@ -56,16 +54,15 @@ def estimate_slowdown(graph: ExecutionGraph, *, draws: int = 0, seed: int = 0) -
     Slowdown
     """
     found = alike(graph)
-    if not found:
+    if not len(found.node):
         return Slowdown(overlap=None, ends=[], operations=[])
-    beside_ns = overlap_ns(graph, measured_busy(graph))
-    beside = np.array([beside_ns[one.beside].sum() for one in found])
-    excess = np.array(
-        [float(graph.dur_ns[one.beside].sum()) - one.work_ns * len(one.beside) for one in found]
-    )
+    beside_ns = overlap_ns(graph, measured_busy(graph))[found.node]
+    excess_ns = graph.dur_ns[found.node] - found.work_ns
+    beside: Float = np.bincount(found.same, beside_ns)
+    excess: Float = np.bincount(found.same, excess_ns)
     lost = float(_lost(excess, beside))
     random = np.random.default_rng(seed)
-    chosen = random.integers(len(found), size=(draws, len(found)))
+    chosen = random.integers(len(beside), size=(draws, len(beside)))
     drawn = _lost(excess[chosen], beside[chosen]).tolist()
     ends = np.percentile([lost, *drawn], INTERVAL).tolist() if draws else []
     exponent, exponents = 0.0, (0.0, 0.0)
@@ -74,7 +71,7 @@ def estimate_slowdown(graph: ExecutionGraph, *, draws: int = 0, seed: int = 0) -
     return Slowdown(
         overlap=_overlap(lost, exponent),
         ends=[_overlap(*end) for end in zip(ends, exponents, strict=False)],
-        operations=_by_name(graph, found, excess, beside),
+        operations=_by_name(graph, found, beside_ns),
     )
 
 
@@ -90,25 +87,20 @@ def _overlap(lost: float, exponent: float) -> Overlap:
     return Overlap(slowdown=lost / (1 - lost), exponent=exponent)
 
 
-def _by_name(
-    graph: ExecutionGraph, found: Sequence[Alike], excess: Float, beside: Float
-) -> list[SlowedOperation]:
+def _by_name(graph: ExecutionGraph, found: Alike, beside_ns: Float) -> list[SlowedOperation]:
     """Add up what operations of one name take, most time beside transfers first."""
-    names: dict[tuple[int, str], list[int]] = {}
-    for index, one in enumerate(found):
-        names.setdefault((one.rank, one.name), []).append(index)
-    order = sorted(names.items(), key=lambda item: -beside[item[1]].sum())
-    listed = []
-    for (rank, name), of_name in order:
-        count = sum(len(found[index].beside) for index in of_name)
-        work = sum(found[index].work_ns * len(found[index].beside) for index in of_name)
-        listed.append(
-            SlowedOperation(
-                rank=int(graph.ranks[rank]),
-                name=name,
-                count=count,
-                alone_ns=work / count,
-                slowdown=float(excess[of_name].sum() / work) if work else 0.0,
-            )
+    rank, name = graph.rank_index[found.node], graph.name[found.node]
+    keys, of = np.unique(np.stack([rank, name]), axis=1, return_inverse=True)
+    of = of.reshape(-1)
+    count, work = np.bincount(of), np.bincount(of, found.work_ns)
+    took = np.bincount(of, graph.dur_ns[found.node])
+    return [
+        SlowedOperation(
+            rank=int(graph.ranks[keys[0, i]]),
+            name=graph.names[keys[1, i]],
+            count=int(count[i]),
+            alone_ns=float(work[i] / count[i]),
+            slowdown=float(took[i] / work[i] - 1) if work[i] else 0.0,
         )
-    return listed
+        for i in np.argsort(-np.bincount(of, beside_ns), kind="stable").tolist()
+    ]

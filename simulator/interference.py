@@ -135,27 +135,24 @@ def _per_rank(
 
 @dataclass(frozen=True)
 class Alike:
-    """Operations of a rank that are the same work, some of them beside transfers.
+    """Nodes that ran beside transfers and whose work is known from others (B of them).
 
     Attributes
     ----------
-    rank : int
-        Index of the rank.
-    name : str
-        The operation.
-    work_ns : float
-        What it takes alone.
-    beside : int64, shape (B,)
-        Nodes that ran beside a transfer, for more than `ALONE` of their time.
+    node : int64, shape (B,)
+        The nodes, for more than `ALONE` of their time beside a transfer.
+    same : int64, shape (B,)
+        Those that are the same operation have the same number; from 0 on.
+    work_ns : float64, shape (B,)
+        What the operation takes alone.
     """
 
-    rank: int
-    name: str
-    work_ns: float
-    beside: NDArray[np.int64]
+    node: NDArray[np.int64]
+    same: NDArray[np.int64]
+    work_ns: Float
 
 
-def alike(graph: ExecutionGraph) -> list[Alike]:
+def alike(graph: ExecutionGraph) -> Alike:
     """Find operations that show what a transfer beside them costs.
 
     The same operation in several steps is the same work. It takes alone what it took in the
@@ -163,11 +160,6 @@ def alike(graph: ExecutionGraph) -> list[Alike]:
     the median is above the fastest of as many steps where operations did run alone. Of a trace of
     few steps the operations of one name are taken to be the same work where those that ran alone
     agree among themselves and the fastest of the others agree with them.
-
-    Returns
-    -------
-    list of Alike
-        Only of operations some of which ran beside transfers.
     """
     chosen = sensitive(graph)
     beside = overlap_ns(graph, measured_busy(graph)) / np.maximum(graph.dur_ns, 1)
@@ -176,43 +168,45 @@ def alike(graph: ExecutionGraph) -> list[Alike]:
     return _by_name(graph, chosen, beside)
 
 
-def _over_steps(graph: ExecutionGraph, same: NDArray[np.int64], beside: Float) -> list[Alike]:
-    duration = graph.dur_ns.astype(np.float64)
-    rows = np.flatnonzero(same >= 0)
-    groups = [
-        nodes
-        for nodes in _grouped(rows, same[rows])
-        if len(nodes) >= LEAST_STEPS and duration[nodes].any()
-    ]
-    above = _above_the_fastest([duration[nodes[beside[nodes] <= ALONE]] for nodes in groups])
-    found = []
-    for nodes in groups:
-        alone = duration[nodes[beside[nodes] <= ALONE]]
-        others = nodes[beside[nodes] > ALONE]
-        if len(others):
-            enough = len(alone) >= LEAST_ALONE
-            work = np.median(alone) if enough else duration[nodes].min() * above
-            found.append(_alike(graph, float(work), others))
-    return found
+def _over_steps(graph: ExecutionGraph, number: NDArray[np.int64], beside: Float) -> Alike:
+    node = np.flatnonzero(number >= 0)
+    alone = beside[node] <= ALONE
+    # Of each operation those alone first, and these by how long they took.
+    order = np.lexsort((graph.dur_ns[node], ~alone, number[node]))
+    node, alone = node[order], alone[order]
+    duration = graph.dur_ns[node].astype(np.float64)
+    head = np.flatnonzero(np.diff(number[node], prepend=-1))
+    if not len(head):
+        return Alike(node, node, duration)
+    count, singles = np.diff(np.append(head, len(node))), np.add.reduceat(alone.astype(int), head)
+    middle = head + np.maximum(singles - 1, 0) // 2
+    median = (duration[middle] + duration[head + np.maximum(singles, 1) // 2]) / 2
+    median = np.where(singles > 1, median, duration[head])
+    # What the median of operations that ran alone is above the fastest of them.
+    known = singles >= LEAST_STEPS
+    fastest = float(duration[head[known]].sum())
+    above = float(median[known].sum()) / fastest if fastest > 0 else 1.0
+    work = np.where(singles >= LEAST_ALONE, median, np.minimum.reduceat(duration, head) * above)
+    kept = (count >= LEAST_STEPS) & (np.maximum.reduceat(duration, head) > 0) & (singles < count)
+    rows = np.flatnonzero(np.repeat(kept, count) & ~alone)
+    return Alike(
+        node=node[rows],
+        same=np.repeat(np.cumsum(kept) - 1, count)[rows],
+        work_ns=np.repeat(work, count)[rows],
+    )
 
 
-def _above_the_fastest(samples: Sequence[Float]) -> float:
-    """What the median of operations is above the fastest of them, all taken together."""
-    known = [times for times in samples if len(times) >= LEAST_STEPS]
-    fastest = sum(float(times.min()) for times in known)
-    return sum(float(np.median(times)) for times in known) / fastest if fastest > 0 else 1.0
-
-
-def _by_name(graph: ExecutionGraph, chosen: NDArray[np.bool_], beside: Float) -> list[Alike]:
+def _by_name(graph: ExecutionGraph, chosen: NDArray[np.bool_], beside: Float) -> Alike:
     enqueues = np.zeros(graph.num_nodes, dtype=np.bool_)
     dependent = np.repeat(np.arange(graph.num_nodes), np.diff(graph.dep_ptr))
     enqueues[graph.dep_node[graph.coll[dependent] != Collective.NONE]] = True
     on_device = graph.lanes.kind[graph.lane] == LaneKind.STREAM
     chosen = chosen & (graph.flavour == Flavour.COMPUTE) & (~enqueues | on_device)
     rows = np.flatnonzero(chosen & (graph.dur_ns >= LEAST_NS))
-    found = []
     key = graph.rank_index[rows].astype(np.int64) * len(graph.names) + graph.name[rows]
-    for nodes in _grouped(rows, key):
+    order = np.argsort(key, kind="stable")
+    found, works = [], []
+    for nodes in np.split(rows[order], np.flatnonzero(np.diff(key[order])) + 1):
         duration = graph.dur_ns[nodes].astype(np.float64)
         alone, others = duration[beside[nodes] <= ALONE], duration[beside[nodes] > BESIDE]
         if min(len(alone), len(others)) < LEAST_SAMPLES:
@@ -220,25 +214,14 @@ def _by_name(graph: ExecutionGraph, chosen: NDArray[np.bool_], beside: Float) ->
         first, median, third = np.percentile(alone, [25, 50, 75])
         fastest = float(np.percentile(others, 10)) / median
         if third - first <= SPREAD * median and 1 / (1 + SPREAD) <= fastest <= 1 + SPREAD:
-            found.append(_alike(graph, float(median), nodes[beside[nodes] > ALONE]))
-    return found
-
-
-def _alike(graph: ExecutionGraph, work_ns: float, beside: NDArray[np.int64]) -> Alike:
-    first = int(beside[0])
+            found.append(nodes[beside[nodes] > ALONE])
+            works.append(float(median))
+    sizes = [len(nodes) for nodes in found]
     return Alike(
-        rank=int(graph.rank_index[first]),
-        name=graph.names[graph.name[first]],
-        work_ns=work_ns,
-        beside=beside,
+        node=np.concatenate([np.zeros(0, dtype=np.int64), *found]),
+        same=np.repeat(np.arange(len(found)), sizes),
+        work_ns=np.repeat(np.array(works), sizes),
     )
-
-
-def _grouped(rows: NDArray[np.int64], key: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Rows with the same key together."""
-    order = np.argsort(key, kind="stable")
-    heads = np.flatnonzero(np.diff(key[order])) + 1
-    return np.split(rows[order], heads) if len(rows) else []
 
 
 def without_slowdown(graph: ExecutionGraph, slowdown: float) -> ExecutionGraph:
@@ -260,8 +243,8 @@ def without_slowdown(graph: ExecutionGraph, slowdown: float) -> ExecutionGraph:
     """
     beside = overlap_ns(graph, measured_busy(graph))
     duration = graph.dur_ns - beside * slowdown / (1 + slowdown)
-    for same in alike(graph):
-        duration[same.beside] = same.work_ns
+    known = alike(graph)
+    duration[known.node] = known.work_ns
     changed = np.where(sensitive(graph), np.rint(duration).astype(np.int64), graph.dur_ns)
     return graph.with_(dur_ns=changed)
 

@@ -109,7 +109,7 @@ class LabPair(msgspec.Struct, frozen=True, kw_only=True):
     predicted_ns : int
         The step with the link bandwidth changed and everything else as calibrated.
     low_ns, high_ns : int
-        Least and most over the networks that the trace allows about as well.
+        Between which it may be, by all that is uncertain.
     traced_ns, untraced_ns : float
         The true step, with the profiler and without.
     error_pct : float
