@@ -520,13 +520,14 @@ def match_preset(device_name: str, num_ranks: int, hosts: Sequence[str]) -> Netw
 
 _MESH_A100_RANKS = 4
 
-# PCIe boards, export models (A800, H800, H20, MI308X) and Grace modules (GH200, GB200) have other
+# PCIe boards, export models (A800, H800, H20, MI308X) and other Grace modules (GH200) have other
 # links than the machines of the presets, so a name must match the module exactly.
 _DEVICES = (
     (re.compile(r"\bA100-(SXM|PG50)"), "dgx_a100"),
     (re.compile(r"\bV100-SXM2\b"), "v100x8"),
     (re.compile(r"\bH100( \w+)? HBM3\b|\bH100-SXM|\bH200$|\bH200[- ]SXM"), "dgx_h100"),
     (re.compile(r"\bB200\b"), "dgx_b200"),
+    (re.compile(r"\bGB200\b"), "gb200_nvl72"),
     (re.compile(r"\bMI3(00|25)X\b"), "mi300x"),
 )
 

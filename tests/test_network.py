@@ -36,6 +36,7 @@ PLAUSIBLE = {
     "perlmutter_a100": (4, (200, 300), (100 / 8, 200 / 8)),
     "dgx_h100": (8, (340, 450), (100 / 8, 400 / 8)),
     "dgx_b200": (8, (600, 900), (200 / 8, 400 / 8)),
+    "gb200_nvl72": (72, (560, 900), (200 / 8, 400 / 8)),
     "mi300x": (8, (300, 448), (100 / 8, 400 / 8)),
 }
 
@@ -191,6 +192,7 @@ def test_a_network_that_cannot_be_written_or_read_says_so(tmp_path: Path) -> Non
         ("NVIDIA H100 80GB HBM3", 16, ["a"] * 8 + ["b"] * 8, "dgx_h100"),
         ("NVIDIA H200", 8, [], "dgx_h100"),
         ("NVIDIA B200", 8, [], "dgx_b200"),
+        ("NVIDIA GB200", 144, [], "gb200_nvl72"),
         ("AMD Instinct MI300X", 8, [], "mi300x"),
         ("", 4, ["me"] * 4, "loopback"),
         ("", 2, ["me", "you"], "loopback"),
@@ -218,7 +220,7 @@ def test_the_preset_follows_from_device_count_and_hosts(
         ("NVIDIA H100 NVL", 2, [""]),
         ("NVIDIA H20", 8, [""]),
         ("NVIDIA GH200 480GB", 4, [""]),
-        ("NVIDIA GB200", 4, [""]),
+        ("NVIDIA GB300", 4, [""]),
         ("AMD Instinct MI250X", 8, [""]),
         ("NVIDIA GeForce RTX 4090", 2, [""]),
     ],
