@@ -58,8 +58,8 @@ def estimate_slowdown(graph: ExecutionGraph, *, draws: int = 0, seed: int = 0) -
         return Slowdown(overlap=None, ends=[], operations=[])
     beside_ns = overlap_ns(graph, measured_busy(graph))[found.node]
     excess_ns = graph.dur_ns[found.node] - found.work_ns
-    beside: Float = np.bincount(found.same, beside_ns)
-    excess: Float = np.bincount(found.same, excess_ns)
+    beside = np.bincount(found.same, beside_ns).astype(np.float64)
+    excess = np.bincount(found.same, excess_ns).astype(np.float64)
     lost = float(_lost(excess, beside))
     random = np.random.default_rng(seed)
     chosen = random.integers(len(beside), size=(draws, len(beside)))
