@@ -254,14 +254,17 @@ def _loss(found: Fit) -> float:
 def _evidence(found: Fit, other: Fit, charges: Charges) -> float:
     """How much more transfers scatter about one fit than about another.
 
-    The difference of the Bayesian information criterion for normal errors.
+    The difference of the Bayesian information criterion for normal errors. Transfers of one step
+    are alike in what disturbs them, so where there are enough steps, each counts once.
     """
     measured = charges.observed.sample_ns
+    steps = len(np.unique(charges.observed.step))
+    count = steps if steps >= LEAST_STEPS else len(measured)
     scatter = [
         max(float(np.log(charges.samples_ns(one.network) / measured).var()), _EXACT)
         for one in (found, other)
     ]
-    return len(measured) * float(np.log(scatter[0] / scatter[1]))
+    return count * float(np.log(scatter[0] / scatter[1]))
 
 
 def held_out_error(found: Fit, charges: Charges, seed: int = 0) -> float | None:
