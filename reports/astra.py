@@ -1,4 +1,4 @@
-"""Configuration files for ASTRA-sim, as text."""
+"""What is written for ASTRA-sim: names of files, how to run them, and tables of both."""
 
 from __future__ import annotations
 
@@ -6,16 +6,127 @@ import json
 from typing import TYPE_CHECKING
 
 import yaml
+from rich.text import Text
 
 from ..base.errors import UsageError
+from . import text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.console import RenderableType
+
     from ..calibration.results import AstraConfig
+    from .results import AstraExportResult, AstraVariant
 
 #: Names of the files.
-NETWORK_FILE, SYSTEM_FILE = "network.yml", "system.json"
+NETWORK_FILE, SYSTEM_FILE, MEMORY_FILE = "network.yml", "system.json", "memory.json"
+
+#: Name of the text that says how to run them.
+GUIDE = "README.txt"
+
+
+def astra_command(variant: AstraVariant) -> list[str]:
+    """Give the command that runs a variant in a stock ASTRA-sim, from the directory written."""
+    return [
+        '"$ASTRA_SIM"',
+        f"--workload-configuration={variant.traces}",
+        f"--comm-group-configuration={variant.traces}.comm_groups.json",
+        f"--network-configuration={variant.name}/{NETWORK_FILE}",
+        f"--system-configuration={variant.name}/{SYSTEM_FILE}",
+        f"--remote-memory-configuration={variant.name}/{MEMORY_FILE}",
+    ]
+
+
+def astra_guide(result: AstraExportResult) -> str:
+    """Say in plain text what an export holds, how to run it, and what it is not."""
+    first = result.variants[0]
+    unaware, aware = "congestion_unaware", "congestion_aware"
+    lines = [
+        f"{result.trace} for ASTRA-sim's analytical backends: "
+        f"{text.plural(result.ranks, 'rank')}, steps {', '.join(result.steps)} one after the "
+        f"other, {result.dependency_model} model",
+        "",
+        "How to run it",
+        "-------------",
+        "From this directory, with ASTRA_SIM the path of a stock analytical binary",
+        f"({unaware}; {aware} knows networks of one dimension only):",
+        "",
+        *(
+            " \\\n    ".join(
+                ["  " + part if part == '"$ASTRA_SIM"' else part for part in astra_command(variant)]
+            )
+            + "\n"
+            for variant in result.variants
+        ),
+        'Each rank must print "finished" with its cycles, which are nanoseconds. ASTRA-sim ends',
+        "with exit status 0 even if some do not. The same cycles without a binary:",
+        "",
+        f"  whatif simulate --et {first.traces} --astra-network {first.name}/{NETWORK_FILE} \\",
+        f"    --astra-system {first.name}/{SYSTEM_FILE} \\",
+        f"    --astra-groups {first.traces}.comm_groups.json --semantics astra",
+        "",
+    ]
+    for variant in result.variants:
+        title = f"{variant.name}: {_dimensions(variant)}"
+        lines += [title, "-" * len(title)]
+        if variant.shape_change:
+            lines.append(f"{variant.shape_change}")
+        if variant.ranks_by_npu != sorted(variant.ranks_by_npu):
+            lines.append(
+                f"npus 0, 1, ... are the ranks {', '.join(map(str, variant.ranks_by_npu))}"
+            )
+        lines += [f"folded: {remark}" for remark in variant.folded]
+        lines += [f"lost: {remark}" for remark in variant.lost]
+        lines.append("")
+    for heading, remarks in (
+        ("Assumed of the baseline network", result.assumptions),
+        ("What the .et files simplify", result.export_warnings),
+        ("Warnings", result.warnings),
+    ):
+        if remarks:
+            lines += [heading, "-" * len(heading), *remarks, ""]
+    return "\n".join(lines)
+
+
+def astra_export_report(result: AstraExportResult) -> list[RenderableType]:
+    """Show what was written, and what ASTRA-sim gets of each network."""
+    table = text.Columns(
+        names=["variant", "topology", "all-reduce"], numbers=["GiB/s of a link", "its latency ns"]
+    )
+    for variant in result.variants:
+        table.row(
+            variant.name,
+            _dimensions(variant),
+            ", ".join(variant.all_reduce),
+            ", ".join(f"{value:.6g}" for value in variant.bandwidth_gib_s),
+            ", ".join(f"{value:.6g}" for value in variant.latency_ns),
+        )
+    baseline, *others = result.variants
+    shown = [
+        Text(
+            f"{result.trace}: {text.plural(result.ranks, 'rank')}, "
+            f"{text.plural(len(result.steps), 'step')}, {result.dependency_model} model"
+        ),
+        Text(f"written    {result.out}; {result.out}/{GUIDE} says how to run it"),
+        Text(f"baseline   error {text.percent(result.baseline_error_pct, sign=True)} (our engine)"),
+        *table.titled("For ASTRA-sim"),
+        *text.remarks("Folded", baseline.folded),
+        *text.remarks("Lost", baseline.lost),
+    ]
+    for variant in others:
+        new = [f"folded: {line}" for line in variant.folded if line not in baseline.folded]
+        new += [f"lost: {line}" for line in variant.lost if line not in baseline.lost]
+        change = [variant.shape_change] if variant.shape_change else []
+        shown += text.remarks(f"In {variant.name}", [*change, *new])
+    return [*shown, *text.remarks("What the .et files simplify", result.export_warnings)]
+
+
+def _dimensions(variant: AstraVariant) -> str:
+    return " x ".join(
+        f"{topology} {count}"
+        for topology, count in zip(variant.topology, variant.npus_count, strict=True)
+    )
 
 
 def write_astra_config(config: AstraConfig, directory: Path) -> None:

@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .astra import astra_export
     from .base.errors import GraphError, NetworkError, TraceError, UsageError, WhatIfError
     from .conversion import gen_gpu_chakra_et, load
     from .explanation import explain
@@ -34,6 +35,7 @@ __all__ = [
     "TraceError",
     "UsageError",
     "WhatIfError",
+    "astra_export",
     "calibrate",
     "clusters",
     "explain",
@@ -50,6 +52,7 @@ __all__ = [
 ]
 
 _WHERE = {
+    "astra": ("astra_export",),
     "conversion": ("gen_gpu_chakra_et", "load"),
     "explanation": ("explain",),
     "fitting": ("calibrate",),

@@ -12,6 +12,7 @@ import sys
 import typer
 
 from ..base.errors import WhatIfError
+from .astra import app as astra
 from .calibrate import calibrate
 from .clusters import clusters
 from .convert import convert
@@ -39,6 +40,7 @@ for command in (
     validate,
 ):
     app.command()(command)
+app.add_typer(astra, name="astra")
 
 
 def _version(wanted: bool) -> None:
