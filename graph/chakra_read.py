@@ -132,7 +132,9 @@ def _read_ours(readers: list[_RankReader]) -> ExecutionGraph:
     job = _job(readers)
     # Npus may be numbered by their place in a network, and not as the ranks are.
     position = {rank: index for index, rank in enumerate(job.ranks)}
-    readers = sorted(readers, key=lambda reader: position.get(reader.metadata.get(fmt.RANK), -1))
+    readers = sorted(
+        readers, key=lambda reader: position.get(reader.metadata.get(fmt.RANK, -1), -1)
+    )
     columns: dict[str, list[int]] = {column: [] for column in _DTYPES}
     deps = _Deps()
     rank_ptr = [0]

@@ -41,24 +41,20 @@ def astra_command(variant: AstraVariant) -> list[str]:
 def astra_guide(result: AstraExportResult) -> str:
     """Say in plain text what an export holds, how to run it, and what it is not."""
     first = result.variants[0]
-    unaware, aware = "congestion_unaware", "congestion_aware"
-    lines = [
+    what = (
         f"{result.trace} for ASTRA-sim's analytical backends: "
-        f"{text.plural(result.ranks, 'rank')}, steps {', '.join(result.steps)} one after the "
-        f"other, {result.dependency_model} model",
+        f"{text.plural(result.ranks, 'rank')}, {result.dependency_model} model, one after the "
+        f"other the steps {', '.join(result.steps)}"
+    )
+    lines = [
+        what,
         "",
         "How to run it",
         "-------------",
         "From this directory, with ASTRA_SIM the path of a stock analytical binary",
-        f"({unaware}; {aware} knows networks of one dimension only):",
+        "(congestion_unaware; congestion_aware knows networks of one dimension only):",
         "",
-        *(
-            " \\\n    ".join(
-                ["  " + part if part == '"$ASTRA_SIM"' else part for part in astra_command(variant)]
-            )
-            + "\n"
-            for variant in result.variants
-        ),
+        *("  " + " \\\n    ".join(astra_command(variant)) + "\n" for variant in result.variants),
         'Each rank must print "finished" with its cycles, which are nanoseconds. ASTRA-sim ends',
         "with exit status 0 even if some do not. The same cycles without a binary:",
         "",
