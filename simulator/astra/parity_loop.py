@@ -1,0 +1,1255 @@
+"""The parity engine's event loop, compiled by Numba: nodes, queues, chunks, messages, links.
+
+`run` plays a workload exactly as ASTRA-sim's analytical backends do, to the order of what happens
+within one nanosecond (section 13 of the specification of the backends [1]_). Everything compiled
+stands in this one file, because Numba's cache on disk notices a change only in the file of the
+function that is called. What the records of plans mean is in `collectives`, who calls is `parity`.
+
+Order
+-----
+For every ns there is a list of *entries*, run in order; entries added meanwhile for the same ns go
+to its end. What a rank itself has timed (the end of a computation, of the wait before a message,
+of a reduction) stands on its *agenda* of that ns; the first of them adds one entry, and running
+that runs the whole agenda. Arrivals of messages are entries of their own.
+
+Two ways to play a collective
+-----------------------------
+By its messages, as ASTRA-sim does: each message an entry, each token an action on an agenda. Or,
+where nothing shares a link (congestion-unaware), at once when its last member enters: the times of
+all its messages then follow from recurrences over members and steps (section 12), at about two
+nanoseconds of work a message. The second way knows when a collective ends on each rank, and when
+ASTRA-sim would have put that end on the rank's agenda, but not all that happens meanwhile. Where
+that could matter, two things in one ns on one rank whose order is not certain, or members that do
+not issue the same, `run` stops with `UNCERTAIN`, and the caller plays the messages instead. Both
+ways are needed: messages for the congestion-aware backend and for certainty, recurrences because
+they are a hundred times faster.
+
+References
+----------
+.. [1] ASTRA-sim 518bd51, analytical network backend 599a047.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..event_loop import compiled
+from .names import Algorithm, CommType
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Int = NDArray[np.int64]
+    Float = NDArray[np.float64]
+    # Records, whose fields no type checker knows.
+    Records = NDArray[Any]
+
+# What a node does when it is issued.
+TIMER = 0  # it takes its duration
+SKIP = 1  # it completes at once, unseen until the next completion on its rank
+COLLECTIVE = 2
+SEND = 3
+RECEIVE = 4
+POOL = 5  # an access to a memory that serves one at a time
+
+# Slots of a rank; a node in the last needs none.
+CPU, GPU, COMM, FREE = range(4)
+SLOTS = 4
+
+# How a run ended.
+DONE = 0  # nothing is left to happen
+FULL = 1  # a table was too small
+UNCERTAIN = 2  # recurrences cannot tell
+AT_ZERO = 3  # something without a delay at time 0
+STATISTICS = 4  # a rank with nodes that ASTRA-sim's statistics do not know ends with a message
+
+# Entries.
+_AGENDA, _ARRIVE, _HOP, _LINK_FREE, _RECEIVED = range(5)
+
+# Actions on an agenda.
+_NODE_ENDS, _WAITED, _REDUCED, _POOL_NEXT, _COLLECTIVE_ENDS = range(5)
+
+# Whom the arrival of a message concerns, at the sender or the receiver.
+_NOBODY = -1
+_FOR_NODE = 0
+_FOR_TOKEN = 1  # a windowed exchange
+_FOR_CHILD = 2  # a tree: from below
+_FOR_PARENT = 3  # a tree: from above
+_FOR_DATA = 4  # rendezvous: the message that may leave now
+_FOR_POST = 5  # rendezvous: the receive that is posted now
+_ARRIVED = 6  # nobody has posted the receive yet
+
+# Parts of a tree phase, as the token of its actions.
+_TREE_UP, _TREE_CHILD, _TREE_END, _TREE_DOWN = range(4)
+
+_RING = int(Algorithm.RING)
+_DIRECT = int(Algorithm.DIRECT)
+_HALVING = int(Algorithm.HALVING_DOUBLING)
+_TREE = int(Algorithm.TREE)
+_ALL_REDUCE = int(CommType.ALL_REDUCE)
+_REDUCE_SCATTER = int(CommType.REDUCE_SCATTER)
+_ALL_GATHER = int(CommType.ALL_GATHER)
+
+# Topologies, see `names.TOPOLOGIES`.
+_ON_RING, _CONNECTED, _SWITCH = range(3)
+
+_TAGS = 500_000_000
+_GROUP_TAGS = 1_000_000
+_CONTROL_TAGS = 1_000_000_000
+_CONTROL_BYTES = 8192
+
+# Scalars that change.
+_NOW, _STATUS, _TIMES = range(3)
+FREE_EVENT, FREE_LIST, FREE_MESSAGE, FREE_CHUNK, FREE_JOIN = range(3, 8)  # first free cells
+WHERE_RANK, WHERE_NODE = 8, 9  # of AT_ZERO and STATISTICS
+SCALARS = 10
+
+NODE = np.dtype(
+    [
+        ("kind", np.int64),
+        ("slot", np.int64),
+        ("rank", np.int64),
+        ("duration", np.int64),
+        ("computes", np.int64),  # 1 if its duration counts as computation
+        ("odd", np.int64),  # 1 if ASTRA-sim's statistics throw on it
+        ("plan", np.int64),
+        ("place", np.int64),
+        ("peer", np.int64),
+        ("tag", np.int64),
+        ("bytes", np.int64),
+        ("pool", np.int64),
+    ],
+    align=True,
+)
+RANK = np.dtype(
+    [
+        ("ready", np.int64),  # nodes that wait for their slot
+        ("running", np.int64),
+        ("computed", np.int64),  # ns in the slot of computation
+        ("finish", np.int64),
+        ("odd", np.int64),
+        ("unseen", np.int64),  # last of the skipped nodes of a pass
+        ("chunks", np.int64),  # created so far
+        ("left", np.int64),  # chunks of the collective in progress
+        ("entered", np.int64),  # when it was issued
+        ("message_ns", np.int64),  # last completion by a message
+        ("agenda_ns", np.int64),  # last agenda
+    ],
+    align=True,
+)
+CHUNK = np.dtype(
+    [
+        ("node", np.int64),
+        ("phase", np.int64),  # row of PHASE
+        ("last_phase", np.int64),
+        ("first_phase", np.int64),
+        ("tag", np.int64),
+        ("queue", np.int64),
+        ("sign", np.int64),
+        ("place", np.int64),  # in the ring of the phase
+        ("made", np.int64),  # tokens
+        ("credits", np.int64),
+        ("sent", np.int64),
+        ("received", np.int64),
+        ("role", np.int64),  # in a tree: height above the leaves, -1 at the root
+        ("parent", np.int64),
+        ("left", np.int64),
+        ("right", np.int64),
+        ("next", np.int64),
+    ],
+    align=True,
+)
+QUEUE = np.dtype([("running", np.int64), ("first", np.int64), ("last", np.int64)], align=True)
+EVENT = np.dtype(
+    [
+        ("kind", np.int64),
+        ("subject", np.int64),
+        ("token", np.int64),
+        ("since", np.int64),  # when it was put on an agenda
+        ("next", np.int64),
+    ],
+    align=True,
+)
+LIST = np.dtype(
+    [
+        ("time", np.int64),
+        ("rank", np.int64),  # of an agenda; -1 for the entries of a ns
+        ("first", np.int64),
+        ("last", np.int64),
+        ("next", np.int64),  # in the table
+    ],
+    align=True,
+)
+MESSAGE = np.dtype(
+    [
+        ("src", np.int64),
+        ("dst", np.int64),
+        ("tag", np.int64),
+        ("bytes", np.int64),
+        ("kind", np.int64),  # whom it concerns: of a message in flight the sender
+        ("subject", np.int64),
+        ("device", np.int64),  # where it is, or goes to
+        ("next", np.int64),
+    ],
+    align=True,
+)
+LINK = np.dtype([("busy", np.int64), ("first", np.int64), ("last", np.int64)], align=True)
+JOIN = np.dtype(
+    [
+        ("plan", np.int64),
+        ("base", np.int64),
+        ("number", np.int64),
+        ("count", np.int64),
+        ("next", np.int64),
+    ],
+    align=True,
+)
+MEMORY = np.dtype([("busy", np.int64), ("first", np.int64), ("last", np.int64)], align=True)
+
+
+class Given(NamedTuple):
+    """What does not change in a run (R ranks, N nodes, D dimensions)."""
+
+    nodes: Records  # NODE
+    next_ptr: Int  # (N + 1,) dependents
+    next_node: Int
+    ready_ptr: Int  # (SLOTS * R + 1,) room of each rank and slot among the ready nodes
+    plans: Records  # PLAN
+    phases: Records  # PHASE
+    steps: Records  # STEP
+    members: Int
+    counts: Int  # (D,)
+    topology: Int  # (D,)
+    bandwidth: Float  # (D,) bytes per ns
+    latency: Float  # (D,)
+    ranks: int
+    queues_per_dim: int
+    queue_limit: int
+    aware: bool
+    rendezvous: bool
+    recurrences: bool
+
+
+class State(NamedTuple):
+    """What changes in a run."""
+
+    scalars: Int
+    pending: Int  # (N,) dependencies that are not complete
+    issued: Int  # (N,) when, or -1
+    completed: Int  # (N,)
+    unseen: Int  # (N,) the skipped node before it in its pass
+    ranks: Records  # RANK
+    busy: Int  # (R, SLOTS) node that holds a slot, or -1
+    ready: Int  # heaps of nodes that wait, by rank and slot
+    ready_count: Int  # (R, SLOTS)
+    queues: Records  # QUEUE, (R * D * Q,)
+    turns: Int  # (R, D, 3) next queue of ordinary phases, and of both directions of localBWAware
+    trees: Int  # (R, 10, D) trees built so far
+    group_chunks: Int  # chunks created on each member place of each communicator
+    group_at: Int  # (P,) first of them by plan
+    chunk_queues: Int  # (chunks, phases) queue and sign of each phase
+    chunks: Records
+    events: Records
+    lists: Records
+    messages: Records
+    list_table: Int
+    message_table: Int
+    times: Int  # heap of the ns that have entries
+    links: Records
+    memories: Records
+    joins: Records
+    join_table: Int
+
+
+# Free cells, lists and tables ----------------------------------------------------------------
+
+
+@compiled
+def _take(cells: Records, scalars: Int, head: int) -> int:
+    """Take a free cell; the first one, which belongs to nobody, where none is left."""
+    cell = scalars[head]
+    if cell < 0:
+        scalars[_STATUS] = FULL
+        return 0
+    scalars[head] = cells[cell].next
+    return cell
+
+
+@compiled
+def _give(cells: Records, scalars: Int, head: int, cell: int) -> None:
+    if cell > 0:
+        cells[cell].next = scalars[head]
+        scalars[head] = cell
+
+
+@compiled
+def _push_time(s: State, time: int) -> None:
+    heap, count = s.times, s.scalars[_TIMES]
+    if count >= len(heap):
+        s.scalars[_STATUS] = FULL
+        return
+    s.scalars[_TIMES] = count + 1
+    at = count
+    while at > 0:
+        above = (at - 1) >> 1
+        if heap[above] <= time:
+            break
+        heap[at] = heap[above]
+        at = above
+    heap[at] = time
+
+
+@compiled
+def _pop_time(s: State) -> int:
+    heap, count = s.times, s.scalars[_TIMES] - 1
+    s.scalars[_TIMES] = count
+    top, last = heap[0], heap[count]
+    at = 0
+    while True:
+        below = 2 * at + 1
+        if below >= count:
+            break
+        if below + 1 < count and heap[below + 1] < heap[below]:
+            below += 1
+        if heap[below] >= last:
+            break
+        heap[at] = heap[below]
+        at = below
+    heap[at] = last
+    return top
+
+
+@compiled
+def _mixed(a: int, b: int) -> int:
+    """Spread keys over a table."""
+    x = np.uint64(a) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(b) * np.uint64(
+        0xC2B2AE3D27D4EB4F
+    )
+    x ^= x >> np.uint64(29)
+    return np.int64(x & np.uint64(0x7FFFFFFFFFFFFFFF))
+
+
+@compiled
+def _find_list(s: State, time: int, rank: int) -> int:
+    at = s.list_table[_mixed(time, rank + 1) & (len(s.list_table) - 1)]
+    while at >= 0 and (s.lists[at].time != time or s.lists[at].rank != rank):
+        at = s.lists[at].next
+    return at
+
+
+@compiled
+def _add_list(s: State, time: int, rank: int) -> int:
+    at = _take(s.lists, s.scalars, FREE_LIST)
+    slot = _mixed(time, rank + 1) & (len(s.list_table) - 1)
+    cell = s.lists[at]
+    cell.time = time
+    cell.rank = rank
+    cell.first = -1
+    cell.last = -1
+    cell.next = s.list_table[slot]
+    if at > 0:
+        s.list_table[slot] = at
+    return at
+
+
+@compiled
+def _drop_list(s: State, at: int) -> None:
+    slot = _mixed(s.lists[at].time, s.lists[at].rank + 1) & (len(s.list_table) - 1)
+    here = s.list_table[slot]
+    if here == at:
+        s.list_table[slot] = s.lists[at].next
+    else:
+        while s.lists[here].next != at:
+            here = s.lists[here].next
+        s.lists[here].next = s.lists[at].next
+    _give(s.lists, s.scalars, FREE_LIST, at)
+
+
+@compiled
+def _new_event(s: State, kind: int, subject: int, token: int, since: int) -> int:
+    at = _take(s.events, s.scalars, FREE_EVENT)
+    cell = s.events[at]
+    cell.kind = kind
+    cell.subject = subject
+    cell.token = token
+    cell.since = since
+    cell.next = -1
+    return at
+
+
+@compiled
+def _entry(s: State, time: int, kind: int, subject: int) -> None:
+    """Add an entry for a ns, at the end."""
+    at = _find_list(s, time, -1)
+    if at < 0:
+        at = _add_list(s, time, -1)
+        _push_time(s, time)
+    event = _new_event(s, kind, subject, 0, s.scalars[_NOW])
+    if s.lists[at].last < 0:
+        s.lists[at].first = event
+    else:
+        s.events[s.lists[at].last].next = event
+    s.lists[at].last = event
+
+
+@compiled
+def _agenda(s: State, rank: int, time: int) -> int:
+    """Find or begin the agenda of a rank for a ns."""
+    at = _find_list(s, time, rank)
+    if at < 0:
+        at = _add_list(s, time, rank)
+        _entry(s, time, _AGENDA, at)
+    return at
+
+
+@compiled
+def _act(s: State, rank: int, time: int, kind: int, subject: int, token: int) -> None:
+    """Put an action on an agenda, at the end."""
+    at = _agenda(s, rank, time)
+    since = s.scalars[_NOW]
+    event = _new_event(s, kind, subject, token, since)
+    last = s.lists[at].last
+    if last < 0:
+        s.lists[at].first = event
+        s.lists[at].last = event
+    elif s.events[last].since < since or s.events[last].kind != _COLLECTIVE_ENDS:
+        s.events[last].next = event
+        s.lists[at].last = event
+    else:
+        _act_before_end(s, at, event)
+
+
+@compiled
+def _act_before_end(s: State, at: int, event: int) -> None:
+    """Put an action in its place on an agenda that has the end of a collective.
+
+    That was put there when it became known, with the time at which ASTRA-sim would have.
+    """
+    since = s.events[event].since
+    before = -1
+    here = s.lists[at].first
+    while here >= 0 and s.events[here].since <= since:
+        ends = s.events[here].kind == _COLLECTIVE_ENDS or s.events[event].kind == _COLLECTIVE_ENDS
+        if s.events[here].since == since and ends:
+            s.scalars[_STATUS] = UNCERTAIN
+        before = here
+        here = s.events[here].next
+    s.events[event].next = here
+    if before < 0:
+        s.lists[at].first = event
+    else:
+        s.events[before].next = event
+    if here < 0:
+        s.lists[at].last = event
+
+
+# Nodes ---------------------------------------------------------------------------------------
+
+
+@compiled
+def _make_ready(g: Given, s: State, node: int) -> None:
+    """Let a node wait for its slot."""
+    rank, slot = g.nodes[node].rank, g.nodes[node].slot
+    heap = g.ready_ptr[SLOTS * rank + slot]
+    at = s.ready_count[rank, slot]
+    s.ready_count[rank, slot] = at + 1
+    s.ranks[rank].ready += 1
+    while at > 0:
+        above = (at - 1) >> 1
+        if s.ready[heap + above] <= node:
+            break
+        s.ready[heap + at] = s.ready[heap + above]
+        at = above
+    s.ready[heap + at] = node
+
+
+@compiled
+def _pop_ready(g: Given, s: State, rank: int, slot: int) -> int:
+    heap = g.ready_ptr[SLOTS * rank + slot]
+    count = s.ready_count[rank, slot] - 1
+    s.ready_count[rank, slot] = count
+    s.ranks[rank].ready -= 1
+    top, last = s.ready[heap], s.ready[heap + count]
+    at = 0
+    while True:
+        below = 2 * at + 1
+        if below >= count:
+            break
+        if below + 1 < count and s.ready[heap + below + 1] < s.ready[heap + below]:
+            below += 1
+        if s.ready[heap + below] >= last:
+            break
+        s.ready[heap + at] = s.ready[heap + below]
+        at = below
+    s.ready[heap + at] = last
+    return top
+
+
+@compiled
+def _release(g: Given, s: State, node: int) -> None:
+    """Make dependants ready that waited for a node alone."""
+    for at in range(g.next_ptr[node], g.next_ptr[node + 1]):
+        dependant = g.next_node[at]
+        s.pending[dependant] -= 1
+        if s.pending[dependant] == 0:
+            _make_ready(g, s, dependant)
+
+
+@compiled
+def _issue_ready(g: Given, s: State, rank: int, by_message: bool) -> None:
+    """Issue what is ready and finds its slot free, by ascending id; then see if all is done."""
+    while True:
+        best, chosen = np.int64(1 << 62), -1
+        for slot in range(SLOTS):
+            free = slot == FREE or s.busy[rank, slot] < 0
+            if free and s.ready_count[rank, slot] > 0:
+                node = s.ready[g.ready_ptr[SLOTS * rank + slot]]
+                if node < best:
+                    best, chosen = node, slot
+        if chosen < 0:
+            break
+        _issue(g, s, _pop_ready(g, s, rank, chosen))
+    node = s.ranks[rank].unseen
+    s.ranks[rank].unseen = -1
+    while node >= 0:
+        _release(g, s, node)
+        node = s.unseen[node]
+    if s.ranks[rank].ready == 0 and s.ranks[rank].running == 0 and s.ranks[rank].finish < 0:
+        now = s.scalars[_NOW]
+        s.ranks[rank].finish = now
+        if s.ranks[rank].odd and (by_message or now == 0) and s.scalars[_STATUS] == DONE:
+            s.scalars[_STATUS] = STATISTICS
+            s.scalars[WHERE_RANK] = rank
+
+
+@compiled
+def _issue(g: Given, s: State, index: int) -> None:
+    node = g.nodes[index]
+    rank, now = node.rank, s.scalars[_NOW]
+    s.issued[index] = now
+    s.ranks[rank].odd |= node.odd
+    if node.kind == SKIP:
+        s.completed[index] = now
+        s.unseen[index] = s.ranks[rank].unseen
+        s.ranks[rank].unseen = index
+        return
+    if node.slot != FREE:
+        s.busy[rank, node.slot] = index
+    s.ranks[rank].running += 1
+    if node.computes:
+        s.ranks[rank].computed += node.duration
+    if node.kind == TIMER:
+        _act(s, rank, now + node.duration, _NODE_ENDS, index, 0)
+    elif node.kind == COLLECTIVE:
+        _issue_collective(g, s, index)
+    elif node.kind == SEND:
+        _send(g, s, rank, node.peer, node.tag, node.bytes, _FOR_NODE, index)
+    elif node.kind == RECEIVE:
+        _post(g, s, node.peer, rank, node.tag, node.bytes, _FOR_NODE, index)
+    else:
+        _access(g, s, index)
+
+
+@compiled
+def _complete(g: Given, s: State, index: int, by_message: bool) -> None:
+    """A node is over: its slot is free, and its rank looks at what is ready."""
+    node = g.nodes[index]
+    rank, now = node.rank, s.scalars[_NOW]
+    if g.recurrences:
+        if by_message:
+            if s.ranks[rank].message_ns == now or s.ranks[rank].agenda_ns == now:
+                s.scalars[_STATUS] = UNCERTAIN
+            s.ranks[rank].message_ns = now
+        elif s.ranks[rank].message_ns == now:
+            s.scalars[_STATUS] = UNCERTAIN
+    s.completed[index] = now
+    if node.slot != FREE:
+        s.busy[rank, node.slot] = -1
+    s.ranks[rank].running -= 1
+    _release(g, s, index)
+    _issue_ready(g, s, rank, by_message)
+
+
+@compiled
+def _access(g: Given, s: State, index: int) -> None:
+    """Access a memory that serves one at a time."""
+    memory = s.memories[g.nodes[index].pool]
+    if memory.busy:
+        s.unseen[index] = -1
+        if memory.first < 0:
+            memory.first = index
+        else:
+            s.unseen[memory.last] = index
+        memory.last = index
+    else:
+        memory.busy = 1
+        _serve(g, s, index)
+
+
+@compiled
+def _serve(g: Given, s: State, index: int) -> None:
+    rank, end = g.nodes[index].rank, s.scalars[_NOW] + g.nodes[index].duration
+    _act(s, rank, end, _NODE_ENDS, index, 0)
+    _act(s, rank, end, _POOL_NEXT, g.nodes[index].pool, 0)
+
+
+@compiled
+def _serve_next(g: Given, s: State, pool: int) -> None:
+    memory = s.memories[pool]
+    index = memory.first
+    if index < 0:
+        memory.busy = 0
+        return
+    memory.first = s.unseen[index]
+    _serve(g, s, index)
+
+
+# Messages ------------------------------------------------------------------------------------
+
+
+@compiled
+def _delay(g: Given, src: int, dst: int, size: int) -> int:
+    """Time of a message that shares no link: the lowest dimension in which both differ."""
+    a, b = src, dst
+    for dim in range(len(g.counts)):
+        n = g.counts[dim]
+        x, y = a % n, b % n
+        if x != y:
+            hops = 1
+            if g.topology[dim] == _ON_RING:
+                hops = min((x - y) % n, (y - x) % n)
+            elif g.topology[dim] == _SWITCH:
+                hops = 2
+            return np.int64(hops * g.latency[dim] + size / g.bandwidth[dim])
+        a //= n
+        b //= n
+    return 0
+
+
+@compiled
+def _new_message(
+    s: State, src: int, dst: int, tag: int, size: int, kind: int, subject: int
+) -> int:
+    at = _take(s.messages, s.scalars, FREE_MESSAGE)
+    cell = s.messages[at]
+    cell.src = src
+    cell.dst = dst
+    cell.tag = tag
+    cell.bytes = size
+    cell.kind = kind
+    cell.subject = subject
+    cell.device = src
+    cell.next = -1
+    return at
+
+
+@compiled
+def _send(
+    g: Given, s: State, src: int, dst: int, tag: int, size: int, kind: int, subject: int
+) -> None:
+    """Send; `kind` and `subject` are whom it concerns at the sender when it has arrived."""
+    message = _new_message(s, src, dst, tag, size, kind, subject)
+    if g.rendezvous:
+        _await(s, _new_message(s, dst, src, tag + _CONTROL_TAGS, _CONTROL_BYTES, _FOR_DATA, message))
+    else:
+        _launch(g, s, message)
+
+
+@compiled
+def _post(
+    g: Given, s: State, src: int, dst: int, tag: int, size: int, kind: int, subject: int
+) -> None:
+    """Post a receive; `kind` and `subject` are whom it concerns at the receiver."""
+    receive = _new_message(s, src, dst, tag, size, kind, subject)
+    if g.rendezvous:
+        control = _new_message(s, dst, src, tag + _CONTROL_TAGS, _CONTROL_BYTES, _FOR_POST, receive)
+        _launch(g, s, control)
+    else:
+        _await(s, receive)
+
+
+@compiled
+def _slot_of(s: State, message: int) -> int:
+    cell = s.messages[message]
+    key = _mixed(cell.tag, cell.src)
+    return _mixed(key ^ cell.dst, cell.bytes) & (len(s.message_table) - 1)
+
+
+@compiled
+def _take_match(s: State, message: int, arrived: bool) -> int:
+    """Take the first that belongs to a message or a receive out of the table; -1 if none is."""
+    cell = s.messages[message]
+    slot = _slot_of(s, message)
+    before, at = -1, s.message_table[slot]
+    while at >= 0:
+        other = s.messages[at]
+        if (
+            (other.kind == _ARRIVED) == arrived
+            and other.tag == cell.tag
+            and other.src == cell.src
+            and other.dst == cell.dst
+            and other.bytes == cell.bytes
+        ):
+            if before < 0:
+                s.message_table[slot] = other.next
+            else:
+                s.messages[before].next = other.next
+            return at
+        before, at = at, other.next
+    return -1
+
+
+@compiled
+def _keep(s: State, message: int) -> None:
+    """Keep a message or a receive in the table until the other comes."""
+    if message == 0:
+        return
+    slot = _slot_of(s, message)
+    s.messages[message].next = -1
+    at = s.message_table[slot]
+    if at < 0:
+        s.message_table[slot] = message
+        return
+    while s.messages[at].next >= 0:
+        at = s.messages[at].next
+    s.messages[at].next = message
+
+
+@compiled
+def _await(s: State, receive: int) -> None:
+    found = _take_match(s, receive, True)
+    if found < 0:
+        _keep(s, receive)
+    else:
+        _give(s.messages, s.scalars, FREE_MESSAGE, found)
+        _entry(s, s.scalars[_NOW], _RECEIVED, receive)
+
+
+@compiled
+def _launch(g: Given, s: State, message: int) -> None:
+    if g.aware:
+        _onto_link(g, s, message)
+    else:
+        cell = s.messages[message]
+        delay = _delay(g, cell.src, cell.dst, cell.bytes)
+        _entry(s, s.scalars[_NOW] + delay, _ARRIVE, message)
+
+
+@compiled
+def _onto_link(g: Given, s: State, message: int) -> None:
+    """Let a message wait for its next link, or take it."""
+    cell = s.messages[message]
+    here, dst, n = cell.device, cell.dst, g.ranks
+    if g.topology[0] == _ON_RING:
+        clockwise = (dst - here) % n
+        if clockwise <= n - clockwise:
+            link, cell.device = here, (here + 1) % n
+        else:
+            link, cell.device = n + here, (here - 1) % n
+    elif g.topology[0] == _CONNECTED:
+        link, cell.device = here * n + dst, dst
+    elif here < n:
+        link, cell.device = here, n
+    else:
+        link, cell.device = n + dst, dst
+    if s.links[link].busy:
+        cell.next = -1
+        if s.links[link].first < 0:
+            s.links[link].first = message
+        else:
+            s.messages[s.links[link].last].next = message
+        s.links[link].last = message
+    else:
+        _start_link(g, s, link, message)
+
+
+@compiled
+def _start_link(g: Given, s: State, link: int, message: int) -> None:
+    now, wire = s.scalars[_NOW], s.messages[message].bytes / g.bandwidth[0]
+    s.links[link].busy = 1
+    _entry(s, now + np.int64(g.latency[0] + wire), _HOP, message)
+    _entry(s, now + np.int64(wire), _LINK_FREE, link)
+
+
+@compiled
+def _free_link(g: Given, s: State, link: int) -> None:
+    message = s.links[link].first
+    if message < 0:
+        s.links[link].busy = 0
+        return
+    s.links[link].first = s.messages[message].next
+    _start_link(g, s, link, message)
+
+
+@compiled
+def _arrive(g: Given, s: State, message: int) -> None:
+    """A message is there: its sender knows first."""
+    kind, subject = s.messages[message].kind, s.messages[message].subject
+    if kind == _FOR_NODE:
+        _complete(g, s, subject, True)
+    elif kind == _FOR_POST:
+        _await(s, subject)
+    receive = _take_match(s, message, False)
+    if receive < 0:
+        s.messages[message].kind = _ARRIVED
+        _keep(s, message)
+        return
+    _give(s.messages, s.scalars, FREE_MESSAGE, message)
+    _received(g, s, receive)
+
+
+@compiled
+def _received(g: Given, s: State, receive: int) -> None:
+    """A receive is over."""
+    kind, subject = s.messages[receive].kind, s.messages[receive].subject
+    _give(s.messages, s.scalars, FREE_MESSAGE, receive)
+    if kind == _FOR_NODE:
+        _complete(g, s, subject, True)
+    elif kind == _FOR_TOKEN:
+        s.chunks[subject].received += 1
+        _make_token(g, s, subject)
+    elif kind == _FOR_CHILD:
+        _wait(g, s, subject, _TREE_CHILD)
+    elif kind == _FOR_PARENT:
+        _wait(g, s, subject, _TREE_END if s.chunks[subject].role == 0 else _TREE_DOWN)
+    elif kind == _FOR_DATA:
+        _launch(g, s, subject)
+
+
+# Collectives by messages ---------------------------------------------------------------------
+
+
+@compiled
+def _number_chunks(g: Given, s: State, index: int) -> int:
+    """Number the chunks of a collective; the number of the first."""
+    node = g.nodes[index]
+    plan = g.plans[node.plan]
+    number = s.ranks[node.rank].chunks
+    s.ranks[node.rank].chunks += plan.count
+    if plan.group:
+        at = s.group_at[node.plan] + node.place
+        number = plan.group * _GROUP_TAGS + s.group_chunks[at]
+        s.group_chunks[at] += plan.count
+    return number
+
+
+@compiled
+def _issue_collective(g: Given, s: State, index: int) -> None:
+    node = g.nodes[index]
+    plan = g.plans[node.plan]
+    number = _number_chunks(g, s, index)
+    rank = node.rank
+    if g.recurrences and not plan.by_events:
+        _join(g, s, index, number)
+        return
+    s.ranks[rank].left = plan.count
+    for place in range(plan.count):
+        at = _take(s.chunks, s.scalars, FREE_CHUNK)
+        chunk = s.chunks[at]
+        chunk.node = index
+        chunk.first_phase = plan.phase
+        chunk.phase = plan.phase
+        chunk.last_phase = plan.phase + plan.phases - 1
+        chunk.tag = _tag(number + place)
+        _build_phases(g, s, at)
+        _enqueue(g, s, at)
+        _fill(g, s, chunk.queue)
+
+
+@compiled
+def _tag(number: int) -> int:
+    """Tag of a chunk number, which ASTRA-sim keeps in 32 bits and divides towards zero."""
+    wrapped = ((number + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+    rest = abs(wrapped) % _TAGS
+    return (rest if wrapped >= 0 else -rest) + _TAGS
+
+
+@compiled
+def _build_phases(g: Given, s: State, at: int) -> None:
+    """Choose the queue, the direction and the tree of every phase of a chunk."""
+    chunk = s.chunks[at]
+    node = g.nodes[chunk.node]
+    plan = g.plans[node.plan]
+    rank, dims, q = node.rank, len(g.counts), g.queues_per_dim
+    for step in range(plan.phases):
+        phase = g.phases[plan.phase + step]
+        which, sign = 0, -1 if phase.backwards else 1
+        if q > 1:
+            half = q // 2
+            turn = 0
+            if plan.optimized:
+                turn = 2 if phase.backwards else 1
+            at_turn = s.turns[rank, phase.dim, turn]
+            if turn == 0:
+                which, sign = at_turn % q, 1 if at_turn % q < half else -1
+            elif turn == 1:
+                which, sign = at_turn % half, 1
+            else:
+                which, sign = half + at_turn % (q - half), -1
+            s.turns[rank, phase.dim, turn] = at_turn + 1
+        choice = 0
+        if phase.algorithm == _TREE:
+            choice = s.trees[rank, plan.comm_type, phase.entry] & 1
+            s.trees[rank, plan.comm_type, phase.entry] += 1
+        s.chunk_queues[at, step] = (((rank * dims + phase.dim) * q + which) << 2) | (
+            (1 if sign < 0 else 0) | (choice << 1)
+        )
+
+
+@compiled
+def _enqueue(g: Given, s: State, at: int) -> None:
+    """Put a chunk at the end of the queue of its phase."""
+    chunk = s.chunks[at]
+    code = s.chunk_queues[at, chunk.phase - chunk.first_phase]
+    chunk.queue = code >> 2
+    chunk.sign = -1 if code & 1 else 1
+    chunk.role = code >> 1 & 1
+    chunk.next = -1
+    queue = s.queues[chunk.queue]
+    if queue.first < 0:
+        queue.first = at
+    else:
+        s.chunks[queue.last].next = at
+    queue.last = at
+
+
+@compiled
+def _fill(g: Given, s: State, index: int) -> None:
+    queue = s.queues[index]
+    while queue.running < g.queue_limit and queue.first >= 0:
+        at = queue.first
+        queue.first = s.chunks[at].next
+        queue.running += 1
+        _start_phase(g, s, at)
+
+
+@compiled
+def _start_phase(g: Given, s: State, at: int) -> None:
+    chunk = s.chunks[at]
+    phase = g.phases[chunk.phase]
+    node = g.nodes[chunk.node]
+    chunk.place = node.place if phase.stride == 0 else node.rank // phase.stride % phase.n
+    chunk.made = 0
+    chunk.credits = 0
+    chunk.sent = 0
+    chunk.received = 0
+    if phase.algorithm == _TREE:
+        _start_tree(g, s, at)
+        return
+    for _ in range(phase.window):
+        _make_token(g, s, at)
+
+
+@compiled
+def _wait(g: Given, s: State, at: int, token: int) -> None:
+    """Wait for the endpoint delay."""
+    chunk = s.chunks[at]
+    endpoint = g.phases[chunk.phase].endpoint
+    _act(s, g.nodes[chunk.node].rank, s.scalars[_NOW] + endpoint, _WAITED, at, token)
+
+
+@compiled
+def _make_token(g: Given, s: State, at: int) -> None:
+    token = s.chunks[at].made
+    s.chunks[at].made = token + 1
+    _wait(g, s, at, token)
+
+
+@compiled
+def _charge(g: Given, phase: Any, token: int) -> int:
+    """Reduction that a token pays before it is ready; -1 for none."""
+    if phase.algorithm == _RING:
+        reduces = phase.comm_type == _ALL_REDUCE or phase.comm_type == _REDUCE_SCATTER
+        return phase.charge if reduces and 1 <= token < phase.n else -1
+    if phase.algorithm == _DIRECT:
+        if token % phase.period < phase.window:
+            return -1
+        if phase.comm_type == _REDUCE_SCATTER:
+            return phase.charge
+        if phase.comm_type == _ALL_REDUCE and token // phase.period % 2 == 0:
+            return phase.charge
+        return -1
+    if phase.algorithm == _HALVING:
+        return g.steps[phase.steps + token].charge if token < phase.sends else -1
+    return phase.charge if token == _TREE_CHILD or token == _TREE_DOWN else -1
+
+
+@compiled
+def _waited(g: Given, s: State, at: int, token: int) -> None:
+    """The endpoint delay of a token is over; what it must reduce comes next."""
+    chunk = s.chunks[at]
+    charge = _charge(g, g.phases[chunk.phase], token)
+    if charge < 0:
+        _token_ready(g, s, at, token)
+    else:
+        _act(s, g.nodes[chunk.node].rank, s.scalars[_NOW] + charge, _REDUCED, at, token)
+
+
+@compiled
+def _peer(g: Given, chunk: Any, phase: Any, node: Any, by: int) -> int:
+    """Rank that is some places further on the ring."""
+    place = (chunk.place + by) % phase.n
+    if phase.stride == 0:
+        return g.members[g.plans[node.plan].member + place]
+    return node.rank + (place - chunk.place) * phase.stride
+
+
+@compiled
+def _token_ready(g: Given, s: State, at: int, token: int) -> None:
+    chunk = s.chunks[at]
+    phase = g.phases[chunk.phase]
+    if phase.algorithm == _TREE:
+        _tree_ready(g, s, at, token)
+        return
+    chunk.credits += 1
+    most = 1
+    if phase.algorithm == _DIRECT and phase.comm_type == _ALL_REDUCE and chunk.sent >= phase.n - 1:
+        most = 0 if chunk.received < phase.n - 1 else phase.window
+    while most > 0 and chunk.credits > 0 and chunk.sent < phase.sends:
+        most -= 1
+        _exchange(g, s, at)
+    if chunk.sent == phase.sends and chunk.credits >= phase.window:
+        _phase_over(g, s, at)
+
+
+@compiled
+def _exchange(g: Given, s: State, at: int) -> None:
+    """Send the next message, and post the receive that goes with it."""
+    chunk = s.chunks[at]
+    phase = g.phases[chunk.phase]
+    node = g.nodes[chunk.node]
+    size = phase.bytes
+    if phase.algorithm == _RING:
+        to, back = chunk.sign, -chunk.sign
+    elif phase.algorithm == _DIRECT:
+        to = chunk.sign * (1 + chunk.sent % (phase.n - 1))
+        back = -to
+    else:
+        step = g.steps[phase.steps + chunk.sent]
+        size = step.bytes
+        to = step.distance if chunk.place // step.distance % 2 == 0 else -step.distance
+        back = to
+    dst, src = _peer(g, chunk, phase, node, to), _peer(g, chunk, phase, node, back)
+    chunk.credits -= 1
+    chunk.sent += 1
+    _send(g, s, node.rank, dst, chunk.tag, size, _NOBODY, 0)
+    _post(g, s, src, node.rank, chunk.tag, size, _FOR_TOKEN, at)
+
+
+@compiled
+def _phase_over(g: Given, s: State, at: int) -> None:
+    chunk = s.chunks[at]
+    old = chunk.queue
+    if chunk.phase < chunk.last_phase:
+        chunk.phase += 1
+        _enqueue(g, s, at)
+        new = chunk.queue
+        s.queues[old].running -= 1
+        _fill(g, s, old)
+        _fill(g, s, new)
+        return
+    index = chunk.node
+    rank = g.nodes[index].rank
+    _give(s.chunks, s.scalars, FREE_CHUNK, at)
+    s.ranks[rank].left -= 1
+    if s.ranks[rank].left == 0:
+        _complete(g, s, index, False)
+    s.queues[old].running -= 1
+    _fill(g, s, old)
+
+
+@compiled
+def _start_tree(g: Given, s: State, at: int) -> None:
+    chunk = s.chunks[at]
+    phase = g.phases[chunk.phase]
+    node = g.nodes[chunk.node]
+    # The tree stands over all places but the root's: the last, or the first.
+    root, first = (0, 1) if chunk.role == 1 else (phase.n - 1, 0)
+    top = first + (phase.n - 1) // 2
+    chunk.left = chunk.right = -1
+    if chunk.place == root:
+        chunk.role = -1
+        chunk.left = _peer(g, chunk, phase, node, top - chunk.place)
+        _post(g, s, chunk.left, node.rank, chunk.tag, phase.data, _FOR_CHILD, at)
+        return
+    inside = chunk.place - first + 1  # in order, from 1
+    low = inside & -inside
+    above = (inside - low) | (2 * low)
+    parent = root if chunk.place == top else first + above - 1
+    chunk.parent = _peer(g, chunk, phase, node, parent - chunk.place)
+    chunk.role = 0 if low == 1 else 1
+    if low == 1:
+        _wait(g, s, at, _TREE_UP)
+        return
+    chunk.left = _peer(g, chunk, phase, node, -(low >> 1))
+    chunk.right = _peer(g, chunk, phase, node, low >> 1)
+    _post(g, s, chunk.left, node.rank, chunk.tag, phase.data, _FOR_CHILD, at)
+    _post(g, s, chunk.right, node.rank, chunk.tag, phase.data, _FOR_CHILD, at)
+
+
+@compiled
+def _tree_ready(g: Given, s: State, at: int, token: int) -> None:
+    chunk = s.chunks[at]
+    rank, size = g.nodes[chunk.node].rank, g.phases[chunk.phase].data
+    up = token == _TREE_UP
+    if token == _TREE_CHILD:
+        chunk.made += 1
+        if chunk.role < 0:
+            _send(g, s, rank, chunk.left, chunk.tag, size, _NOBODY, 0)
+            _phase_over(g, s, at)
+            return
+        up = chunk.made == 2
+    if up:
+        _send(g, s, rank, chunk.parent, chunk.tag, size, _NOBODY, 0)
+        _post(g, s, chunk.parent, rank, chunk.tag, size, _FOR_PARENT, at)
+    elif token == _TREE_END:
+        _phase_over(g, s, at)
+    elif token == _TREE_DOWN:
+        _send(g, s, rank, chunk.left, chunk.tag, size, _NOBODY, 0)
+        _send(g, s, rank, chunk.right, chunk.tag, size, _NOBODY, 0)
+        _phase_over(g, s, at)
+
+
+# Collectives by recurrences ------------------------------------------------------------------
+
+
+@compiled
+def _join(g: Given, s: State, index: int, number: int) -> None:
+    """Enter a collective; the last member to enter plays it."""
+    s.scalars[_STATUS] = UNCERTAIN
+
+
+# The loop ------------------------------------------------------------------------------------
+
+
+@compiled
+def _run_agenda(g: Given, s: State, at: int) -> None:
+    rank = s.lists[at].rank
+    s.ranks[rank].agenda_ns = s.scalars[_NOW]
+    while True:
+        event = s.lists[at].first
+        if event < 0 or s.scalars[_STATUS] != DONE:
+            break
+        s.lists[at].first = s.events[event].next
+        if s.lists[at].first < 0:
+            s.lists[at].last = -1
+        kind, subject, token = s.events[event].kind, s.events[event].subject, s.events[event].token
+        _give(s.events, s.scalars, FREE_EVENT, event)
+        if kind == _WAITED:
+            _waited(g, s, subject, token)
+        elif kind == _REDUCED:
+            _token_ready(g, s, subject, token)
+        elif kind == _POOL_NEXT:
+            _serve_next(g, s, subject)
+        else:
+            _complete(g, s, subject, False)
+    _drop_list(s, at)
+
+
+@compiled
+def _where(g: Given, s: State) -> None:
+    """Find whose is the first entry at time 0."""
+    entry = s.events[s.lists[_find_list(s, 0, -1)].first]
+    node = -1
+    if entry.kind == _AGENDA:
+        action = s.events[s.lists[entry.subject].first]
+        node = action.subject
+        if action.kind == _WAITED:
+            node = s.chunks[action.subject].node
+        s.scalars[WHERE_RANK] = s.lists[entry.subject].rank
+    elif entry.kind == _LINK_FREE:
+        # The link is the sender's own, or one of a switch that the sender's message took.
+        s.scalars[WHERE_RANK] = entry.subject % g.ranks
+        if g.topology[0] == _CONNECTED:
+            s.scalars[WHERE_RANK] = entry.subject // g.ranks
+    else:
+        message = s.messages[entry.subject]
+        s.scalars[WHERE_RANK] = message.src
+        if message.kind == _FOR_NODE:
+            node = message.subject
+    s.scalars[WHERE_NODE] = node
+
+
+@compiled
+def run(g: Given, s: State) -> int:
+    """Play a workload from time 0 until nothing is left to happen.
+
+    Returns
+    -------
+    int
+        How it ended: `DONE`, whether or not all ranks finished, or another of those constants.
+    """
+    for node in range(len(g.nodes)):
+        if s.pending[node] == 0:
+            _make_ready(g, s, node)
+    for rank in range(g.ranks):
+        _issue_ready(g, s, rank, False)
+    if s.scalars[_STATUS] == DONE and s.scalars[_TIMES] > 0 and s.times[0] == 0:
+        _where(g, s)
+        return AT_ZERO
+    while s.scalars[_TIMES] > 0 and s.scalars[_STATUS] == DONE:
+        now = _pop_time(s)
+        s.scalars[_NOW] = now
+        entries = _find_list(s, now, -1)
+        while s.scalars[_STATUS] == DONE:
+            event = s.lists[entries].first
+            if event < 0:
+                break
+            s.lists[entries].first = s.events[event].next
+            if s.lists[entries].first < 0:
+                s.lists[entries].last = -1
+            kind, subject = s.events[event].kind, s.events[event].subject
+            _give(s.events, s.scalars, FREE_EVENT, event)
+            if kind == _AGENDA:
+                _run_agenda(g, s, subject)
+            elif kind == _ARRIVE:
+                _arrive(g, s, subject)
+            elif kind == _HOP:
+                if s.messages[subject].device == s.messages[subject].dst:
+                    _arrive(g, s, subject)
+                else:
+                    _onto_link(g, s, subject)
+            elif kind == _LINK_FREE:
+                _free_link(g, s, subject)
+            else:
+                _received(g, s, subject)
+        _drop_list(s, entries)
+    return s.scalars[_STATUS]
+
+
+@compiled
+def reachable(pending: Int, next_ptr: Int, next_node: Int) -> NDArray[np.bool_]:
+    """Find the nodes that become ready if all that are ready complete.
+
+    Parameters
+    ----------
+    pending : int64, shape (N,)
+        Number of dependencies.
+    next_ptr, next_node : int64
+        Dependants, as in `Given`.
+
+    Returns
+    -------
+    bool, shape (N,)
+    """
+    left = pending.copy()
+    seen = left == 0
+    stack = np.empty(len(left), np.int64)
+    count = 0
+    for node in range(len(left)):
+        if seen[node]:
+            stack[count] = node
+            count += 1
+    while count > 0:
+        count -= 1
+        node = stack[count]
+        for at in range(next_ptr[node], next_ptr[node + 1]):
+            dependant = next_node[at]
+            left[dependant] -= 1
+            if left[dependant] == 0:
+                seen[dependant] = True
+                stack[count] = dependant
+                count += 1
+    return seen
