@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .astra import astra_export
     from .base.errors import GraphError, NetworkError, TraceError, UsageError, WhatIfError
+    from .comparison import compare
     from .conversion import gen_gpu_chakra_et, load
     from .explanation import explain
     from .fitting import calibrate
@@ -38,6 +39,7 @@ __all__ = [
     "astra_export",
     "calibrate",
     "clusters",
+    "compare",
     "explain",
     "gen_gpu_chakra_et",
     "inspect",
@@ -53,6 +55,7 @@ __all__ = [
 
 _WHERE = {
     "astra": ("astra_export",),
+    "comparison": ("compare",),
     "conversion": ("gen_gpu_chakra_et", "load"),
     "explanation": ("explain",),
     "fitting": ("calibrate",),

@@ -68,6 +68,8 @@ class AstraInputs:
     ----------
     network, system, memory
         The files.
+    tiers : tuple of int, length D
+        Tier of the network that each dimension is.
     order : tuple of int, length R
         Index of the rank that becomes each npu: npus count through dimension 0 first.
     folded : tuple of str
@@ -79,6 +81,7 @@ class AstraInputs:
     network: NetworkFile
     system: SystemFile
     memory: MemoryFile
+    tiers: tuple[int, ...]
     order: tuple[int, ...]
     folded: tuple[str, ...]
     lost: tuple[str, ...]
@@ -137,6 +140,7 @@ def astra_inputs(graph: ExecutionGraph, network: Network, placement: Placement) 
         ),
         system=system,
         memory=MemoryFile(),
+        tiers=tuple(used),
         order=tuple(np.argsort(npu).tolist()),
         folded=tuple(remarks.folded),
         lost=tuple(remarks.lost),

@@ -15,6 +15,7 @@ from ..base.errors import WhatIfError
 from .astra import app as astra
 from .calibrate import calibrate
 from .clusters import clusters
+from .compare import compare
 from .convert import convert
 from .explain import explain
 from .inspect import inspect
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 for command in (
     *(inspect, convert, simulate, explain, sweep, utility, clusters, calibrate),
+    compare,
     validate,
 ):
     app.command()(command)
