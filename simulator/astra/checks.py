@@ -168,6 +168,11 @@ def _rules(workload: Workload, experiment: Experiment) -> Iterator[tuple[Bool, s
         (send | receive) & (workload.size <= 0),
         "a message of {size} bytes: ASTRA-sim aborts",
     )
+    if experiment.rendezvous:
+        yield (
+            (send | receive) & (workload.size >= 1 << 31),
+            "a message of {size} bytes under the rendezvous protocol overflows in ASTRA-sim",
+        )
     if experiment.memory.memory_type == "NO_MEMORY_EXPANSION":
         yield (
             memory,

@@ -468,6 +468,7 @@ class _Planner:
         size = data if kind == CommType.ALL_GATHER else data // n
         first_step = len(self.steps)
         by_events = False
+        largest = size
         if algorithm is Algorithm.RING:
             window, sends = 1, _ring_sends(kind, n)
         elif algorithm is Algorithm.DIRECT:
@@ -486,20 +487,21 @@ class _Planner:
             sends = len(rows)
             self.steps.extend(rows)
             size = min(row[1] for row in rows)
+            largest = max(row[1] for row in rows)
             by_events = n & (n - 1) != 0
         else:
             if n & (n - 1):
                 raise _Wrong(
                     f"doubleBinaryTree over {n} ranks, no power of two: ASTRA-sim crashes"
                 )
-            size = data
+            size = largest = data
         if size <= 0:
             raise _Wrong(
                 f"{algorithm.name.lower()} over {n} ranks with {data} bytes sends a message of 0 "
                 "bytes: ASTRA-sim aborts"
             )
-        if self._experiment.rendezvous and data * n >= 1 << 31:
-            raise _Wrong("2 GiB or more under the rendezvous protocol overflow in ASTRA-sim")
+        if self._experiment.rendezvous and largest >= 1 << 31:
+            raise _Wrong("messages of 2 GiB under the rendezvous protocol overflow in ASTRA-sim")
         self.phases.append(
             (
                 algorithm,

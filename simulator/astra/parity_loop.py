@@ -31,20 +31,38 @@ References
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
+import numba
 import numpy as np
 
 from ..event_loop import compiled
 from .names import Algorithm, CommType
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     Int = NDArray[np.int64]
     Float = NDArray[np.float64]
     # Records, whose fields no type checker knows.
     Records = NDArray[Any]
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def part(function: F) -> F:
+    """Compile for callers in this file only, which saves the code that Python would call it by."""
+    options = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast("F", numba.njit(**options)(function))
+
+
+# Constants that functions are called with are int64: for a Python integer Numba would compile the
+# function once more.
+_i = np.int64
+_ZERO, _NO, _YES = _i(0), _i(0), _i(1)
+_EVERYBODY = _i(-1)  # instead of the rank of an agenda: the entries of a ns
 
 # What a node does when it is issued.
 TIMER = 0  # it takes its duration
@@ -66,23 +84,23 @@ AT_ZERO = 3  # something without a delay at time 0
 STATISTICS = 4  # a rank with nodes that ASTRA-sim's statistics do not know ends with a message
 
 # Entries.
-_AGENDA, _ARRIVE, _HOP, _LINK_FREE, _RECEIVED = range(5)
+_AGENDA, _ARRIVE, _HOP, _LINK_FREE, _RECEIVED = map(_i, range(5))
 
 # Actions on an agenda.
-_NODE_ENDS, _WAITED, _REDUCED, _POOL_NEXT, _COLLECTIVE_ENDS = range(5)
+_NODE_ENDS, _WAITED, _REDUCED, _POOL_NEXT, _COLLECTIVE_ENDS = map(_i, range(5))
 
 # Whom the arrival of a message concerns, at the sender or the receiver.
-_NOBODY = -1
-_FOR_NODE = 0
-_FOR_TOKEN = 1  # a windowed exchange
-_FOR_CHILD = 2  # a tree: from below
-_FOR_PARENT = 3  # a tree: from above
-_FOR_DATA = 4  # rendezvous: the message that may leave now
-_FOR_POST = 5  # rendezvous: the receive that is posted now
-_ARRIVED = 6  # nobody has posted the receive yet
+_NOBODY = _i(-1)
+_FOR_NODE = _i(0)
+_FOR_TOKEN = _i(1)  # a windowed exchange
+_FOR_CHILD = _i(2)  # a tree: from below
+_FOR_PARENT = _i(3)  # a tree: from above
+_FOR_DATA = _i(4)  # rendezvous: the message that may leave now
+_FOR_POST = _i(5)  # rendezvous: the receive that is posted now
+_ARRIVED = _i(6)  # nobody has posted the receive yet
 
 # Parts of a tree phase, as the token of its actions.
-_TREE_UP, _TREE_CHILD, _TREE_END, _TREE_DOWN = range(4)
+_TREE_UP, _TREE_CHILD, _TREE_END, _TREE_DOWN = map(_i, range(4))
 
 _RING = int(Algorithm.RING)
 _DIRECT = int(Algorithm.DIRECT)
@@ -97,12 +115,12 @@ _ON_RING, _CONNECTED, _SWITCH = range(3)
 
 _TAGS = 500_000_000
 _GROUP_TAGS = 1_000_000
-_CONTROL_TAGS = 1_000_000_000
-_CONTROL_BYTES = 8192
+_CONTROL_TAGS = _i(1_000_000_000)
+_CONTROL_BYTES = _i(8192)
 
 # Scalars that change.
 _NOW, _STATUS, _TIMES = range(3)
-FREE_EVENT, FREE_LIST, FREE_MESSAGE, FREE_CHUNK, FREE_JOIN = range(3, 8)  # first free cells
+FREE_EVENT, FREE_LIST, FREE_MESSAGE, FREE_CHUNK, FREE_JOIN = map(_i, range(3, 8))  # first free cells
 WHERE_RANK, WHERE_NODE = 8, 9  # of AT_ZERO and STATISTICS
 SCALARS = 10
 
@@ -266,7 +284,7 @@ class State(NamedTuple):
 # Free cells, lists and tables ----------------------------------------------------------------
 
 
-@compiled
+@part
 def _take(cells: Records, scalars: Int, head: int) -> int:
     """Take a free cell; the first one, which belongs to nobody, where none is left."""
     cell = scalars[head]
@@ -277,14 +295,14 @@ def _take(cells: Records, scalars: Int, head: int) -> int:
     return cell
 
 
-@compiled
+@part
 def _give(cells: Records, scalars: Int, head: int, cell: int) -> None:
     if cell > 0:
         cells[cell].next = scalars[head]
         scalars[head] = cell
 
 
-@compiled
+@part
 def _push_time(s: State, time: int) -> None:
     heap, count = s.times, s.scalars[_TIMES]
     if count >= len(heap):
@@ -301,7 +319,7 @@ def _push_time(s: State, time: int) -> None:
     heap[at] = time
 
 
-@compiled
+@part
 def _pop_time(s: State) -> int:
     heap, count = s.times, s.scalars[_TIMES] - 1
     s.scalars[_TIMES] = count
@@ -321,7 +339,7 @@ def _pop_time(s: State) -> int:
     return top
 
 
-@compiled
+@part
 def _mixed(a: int, b: int) -> int:
     """Spread keys over a table."""
     x = np.uint64(a) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(b) * np.uint64(
@@ -331,7 +349,7 @@ def _mixed(a: int, b: int) -> int:
     return np.int64(x & np.uint64(0x7FFFFFFFFFFFFFFF))
 
 
-@compiled
+@part
 def _find_list(s: State, time: int, rank: int) -> int:
     at = s.list_table[_mixed(time, rank + 1) & (len(s.list_table) - 1)]
     while at >= 0 and (s.lists[at].time != time or s.lists[at].rank != rank):
@@ -339,7 +357,7 @@ def _find_list(s: State, time: int, rank: int) -> int:
     return at
 
 
-@compiled
+@part
 def _add_list(s: State, time: int, rank: int) -> int:
     at = _take(s.lists, s.scalars, FREE_LIST)
     slot = _mixed(time, rank + 1) & (len(s.list_table) - 1)
@@ -354,7 +372,7 @@ def _add_list(s: State, time: int, rank: int) -> int:
     return at
 
 
-@compiled
+@part
 def _drop_list(s: State, at: int) -> None:
     slot = _mixed(s.lists[at].time, s.lists[at].rank + 1) & (len(s.list_table) - 1)
     here = s.list_table[slot]
@@ -367,7 +385,7 @@ def _drop_list(s: State, at: int) -> None:
     _give(s.lists, s.scalars, FREE_LIST, at)
 
 
-@compiled
+@part
 def _new_event(s: State, kind: int, subject: int, token: int, since: int) -> int:
     at = _take(s.events, s.scalars, FREE_EVENT)
     cell = s.events[at]
@@ -379,14 +397,14 @@ def _new_event(s: State, kind: int, subject: int, token: int, since: int) -> int
     return at
 
 
-@compiled
+@part
 def _entry(s: State, time: int, kind: int, subject: int) -> None:
     """Add an entry for a ns, at the end."""
-    at = _find_list(s, time, -1)
+    at = _find_list(s, time, _EVERYBODY)
     if at < 0:
-        at = _add_list(s, time, -1)
+        at = _add_list(s, time, _EVERYBODY)
         _push_time(s, time)
-    event = _new_event(s, kind, subject, 0, s.scalars[_NOW])
+    event = _new_event(s, kind, subject, _ZERO, s.scalars[_NOW])
     if s.lists[at].last < 0:
         s.lists[at].first = event
     else:
@@ -394,7 +412,7 @@ def _entry(s: State, time: int, kind: int, subject: int) -> None:
     s.lists[at].last = event
 
 
-@compiled
+@part
 def _agenda(s: State, rank: int, time: int) -> int:
     """Find or begin the agenda of a rank for a ns."""
     at = _find_list(s, time, rank)
@@ -404,7 +422,7 @@ def _agenda(s: State, rank: int, time: int) -> int:
     return at
 
 
-@compiled
+@part
 def _act(s: State, rank: int, time: int, kind: int, subject: int, token: int) -> None:
     """Put an action on an agenda, at the end."""
     at = _agenda(s, rank, time)
@@ -421,7 +439,7 @@ def _act(s: State, rank: int, time: int, kind: int, subject: int, token: int) ->
         _act_before_end(s, at, event)
 
 
-@compiled
+@part
 def _act_before_end(s: State, at: int, event: int) -> None:
     """Put an action in its place on an agenda that has the end of a collective.
 
@@ -448,7 +466,7 @@ def _act_before_end(s: State, at: int, event: int) -> None:
 # Nodes ---------------------------------------------------------------------------------------
 
 
-@compiled
+@part
 def _make_ready(g: Given, s: State, node: int) -> None:
     """Let a node wait for its slot."""
     rank, slot = g.nodes[node].rank, g.nodes[node].slot
@@ -465,7 +483,7 @@ def _make_ready(g: Given, s: State, node: int) -> None:
     s.ready[heap + at] = node
 
 
-@compiled
+@part
 def _pop_ready(g: Given, s: State, rank: int, slot: int) -> int:
     heap = g.ready_ptr[SLOTS * rank + slot]
     count = s.ready_count[rank, slot] - 1
@@ -487,7 +505,7 @@ def _pop_ready(g: Given, s: State, rank: int, slot: int) -> int:
     return top
 
 
-@compiled
+@part
 def _release(g: Given, s: State, node: int) -> None:
     """Make dependants ready that waited for a node alone."""
     for at in range(g.next_ptr[node], g.next_ptr[node + 1]):
@@ -497,8 +515,8 @@ def _release(g: Given, s: State, node: int) -> None:
             _make_ready(g, s, dependant)
 
 
-@compiled
-def _issue_ready(g: Given, s: State, rank: int, by_message: bool) -> None:
+@part
+def _issue_ready(g: Given, s: State, rank: int, by_message: int) -> None:
     """Issue what is ready and finds its slot free, by ascending id; then see if all is done."""
     while True:
         best, chosen = np.int64(1 << 62), -1
@@ -524,7 +542,7 @@ def _issue_ready(g: Given, s: State, rank: int, by_message: bool) -> None:
             s.scalars[WHERE_RANK] = rank
 
 
-@compiled
+@part
 def _issue(g: Given, s: State, index: int) -> None:
     node = g.nodes[index]
     rank, now = node.rank, s.scalars[_NOW]
@@ -541,7 +559,7 @@ def _issue(g: Given, s: State, index: int) -> None:
     if node.computes:
         s.ranks[rank].computed += node.duration
     if node.kind == TIMER:
-        _act(s, rank, now + node.duration, _NODE_ENDS, index, 0)
+        _act(s, rank, now + node.duration, _NODE_ENDS, index, _ZERO)
     elif node.kind == COLLECTIVE:
         _issue_collective(g, s, index)
     elif node.kind == SEND:
@@ -552,8 +570,8 @@ def _issue(g: Given, s: State, index: int) -> None:
         _access(g, s, index)
 
 
-@compiled
-def _complete(g: Given, s: State, index: int, by_message: bool) -> None:
+@part
+def _complete(g: Given, s: State, index: int, by_message: int) -> None:
     """A node is over: its slot is free, and its rank looks at what is ready."""
     node = g.nodes[index]
     rank, now = node.rank, s.scalars[_NOW]
@@ -572,7 +590,7 @@ def _complete(g: Given, s: State, index: int, by_message: bool) -> None:
     _issue_ready(g, s, rank, by_message)
 
 
-@compiled
+@part
 def _access(g: Given, s: State, index: int) -> None:
     """Access a memory that serves one at a time."""
     memory = s.memories[g.nodes[index].pool]
@@ -588,14 +606,14 @@ def _access(g: Given, s: State, index: int) -> None:
         _serve(g, s, index)
 
 
-@compiled
+@part
 def _serve(g: Given, s: State, index: int) -> None:
     rank, end = g.nodes[index].rank, s.scalars[_NOW] + g.nodes[index].duration
-    _act(s, rank, end, _NODE_ENDS, index, 0)
-    _act(s, rank, end, _POOL_NEXT, g.nodes[index].pool, 0)
+    _act(s, rank, end, _NODE_ENDS, index, _ZERO)
+    _act(s, rank, end, _POOL_NEXT, g.nodes[index].pool, _ZERO)
 
 
-@compiled
+@part
 def _serve_next(g: Given, s: State, pool: int) -> None:
     memory = s.memories[pool]
     index = memory.first
@@ -609,7 +627,7 @@ def _serve_next(g: Given, s: State, pool: int) -> None:
 # Messages ------------------------------------------------------------------------------------
 
 
-@compiled
+@part
 def _delay(g: Given, src: int, dst: int, size: int) -> int:
     """Time of a message that shares no link: the lowest dimension in which both differ."""
     a, b = src, dst
@@ -628,7 +646,7 @@ def _delay(g: Given, src: int, dst: int, size: int) -> int:
     return 0
 
 
-@compiled
+@part
 def _new_message(
     s: State, src: int, dst: int, tag: int, size: int, kind: int, subject: int
 ) -> int:
@@ -645,7 +663,7 @@ def _new_message(
     return at
 
 
-@compiled
+@part
 def _send(
     g: Given, s: State, src: int, dst: int, tag: int, size: int, kind: int, subject: int
 ) -> None:
@@ -657,7 +675,7 @@ def _send(
         _launch(g, s, message)
 
 
-@compiled
+@part
 def _post(
     g: Given, s: State, src: int, dst: int, tag: int, size: int, kind: int, subject: int
 ) -> None:
@@ -670,15 +688,15 @@ def _post(
         _await(s, receive)
 
 
-@compiled
+@part
 def _slot_of(s: State, message: int) -> int:
     cell = s.messages[message]
     key = _mixed(cell.tag, cell.src)
     return _mixed(key ^ cell.dst, cell.bytes) & (len(s.message_table) - 1)
 
 
-@compiled
-def _take_match(s: State, message: int, arrived: bool) -> int:
+@part
+def _take_match(s: State, message: int, arrived: int) -> int:
     """Take the first that belongs to a message or a receive out of the table; -1 if none is."""
     cell = s.messages[message]
     slot = _slot_of(s, message)
@@ -686,7 +704,7 @@ def _take_match(s: State, message: int, arrived: bool) -> int:
     while at >= 0:
         other = s.messages[at]
         if (
-            (other.kind == _ARRIVED) == arrived
+            (other.kind == _ARRIVED) == (arrived == _YES)
             and other.tag == cell.tag
             and other.src == cell.src
             and other.dst == cell.dst
@@ -701,7 +719,7 @@ def _take_match(s: State, message: int, arrived: bool) -> int:
     return -1
 
 
-@compiled
+@part
 def _keep(s: State, message: int) -> None:
     """Keep a message or a receive in the table until the other comes."""
     if message == 0:
@@ -717,9 +735,9 @@ def _keep(s: State, message: int) -> None:
     s.messages[at].next = message
 
 
-@compiled
+@part
 def _await(s: State, receive: int) -> None:
-    found = _take_match(s, receive, True)
+    found = _take_match(s, receive, _YES)
     if found < 0:
         _keep(s, receive)
     else:
@@ -727,7 +745,7 @@ def _await(s: State, receive: int) -> None:
         _entry(s, s.scalars[_NOW], _RECEIVED, receive)
 
 
-@compiled
+@part
 def _launch(g: Given, s: State, message: int) -> None:
     if g.aware:
         _onto_link(g, s, message)
@@ -737,7 +755,7 @@ def _launch(g: Given, s: State, message: int) -> None:
         _entry(s, s.scalars[_NOW] + delay, _ARRIVE, message)
 
 
-@compiled
+@part
 def _onto_link(g: Given, s: State, message: int) -> None:
     """Let a message wait for its next link, or take it."""
     cell = s.messages[message]
@@ -765,7 +783,7 @@ def _onto_link(g: Given, s: State, message: int) -> None:
         _start_link(g, s, link, message)
 
 
-@compiled
+@part
 def _start_link(g: Given, s: State, link: int, message: int) -> None:
     now, wire = s.scalars[_NOW], s.messages[message].bytes / g.bandwidth[0]
     s.links[link].busy = 1
@@ -773,7 +791,7 @@ def _start_link(g: Given, s: State, link: int, message: int) -> None:
     _entry(s, now + np.int64(wire), _LINK_FREE, link)
 
 
-@compiled
+@part
 def _free_link(g: Given, s: State, link: int) -> None:
     message = s.links[link].first
     if message < 0:
@@ -783,15 +801,15 @@ def _free_link(g: Given, s: State, link: int) -> None:
     _start_link(g, s, link, message)
 
 
-@compiled
+@part
 def _arrive(g: Given, s: State, message: int) -> None:
     """A message is there: its sender knows first."""
     kind, subject = s.messages[message].kind, s.messages[message].subject
     if kind == _FOR_NODE:
-        _complete(g, s, subject, True)
+        _complete(g, s, subject, _YES)
     elif kind == _FOR_POST:
         _await(s, subject)
-    receive = _take_match(s, message, False)
+    receive = _take_match(s, message, _NO)
     if receive < 0:
         s.messages[message].kind = _ARRIVED
         _keep(s, message)
@@ -800,13 +818,13 @@ def _arrive(g: Given, s: State, message: int) -> None:
     _received(g, s, receive)
 
 
-@compiled
+@part
 def _received(g: Given, s: State, receive: int) -> None:
     """A receive is over."""
     kind, subject = s.messages[receive].kind, s.messages[receive].subject
     _give(s.messages, s.scalars, FREE_MESSAGE, receive)
     if kind == _FOR_NODE:
-        _complete(g, s, subject, True)
+        _complete(g, s, subject, _YES)
     elif kind == _FOR_TOKEN:
         s.chunks[subject].received += 1
         _make_token(g, s, subject)
@@ -821,7 +839,7 @@ def _received(g: Given, s: State, receive: int) -> None:
 # Collectives by messages ---------------------------------------------------------------------
 
 
-@compiled
+@part
 def _number_chunks(g: Given, s: State, index: int) -> int:
     """Number the chunks of a collective; the number of the first."""
     node = g.nodes[index]
@@ -835,7 +853,7 @@ def _number_chunks(g: Given, s: State, index: int) -> int:
     return number
 
 
-@compiled
+@part
 def _issue_collective(g: Given, s: State, index: int) -> None:
     node = g.nodes[index]
     plan = g.plans[node.plan]
@@ -858,7 +876,7 @@ def _issue_collective(g: Given, s: State, index: int) -> None:
         _fill(g, s, chunk.queue)
 
 
-@compiled
+@part
 def _tag(number: int) -> int:
     """Tag of a chunk number, which ASTRA-sim keeps in 32 bits and divides towards zero."""
     wrapped = ((number + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
@@ -866,7 +884,7 @@ def _tag(number: int) -> int:
     return (rest if wrapped >= 0 else -rest) + _TAGS
 
 
-@compiled
+@part
 def _build_phases(g: Given, s: State, at: int) -> None:
     """Choose the queue, the direction and the tree of every phase of a chunk."""
     chunk = s.chunks[at]
@@ -898,7 +916,7 @@ def _build_phases(g: Given, s: State, at: int) -> None:
         )
 
 
-@compiled
+@part
 def _enqueue(g: Given, s: State, at: int) -> None:
     """Put a chunk at the end of the queue of its phase."""
     chunk = s.chunks[at]
@@ -915,7 +933,7 @@ def _enqueue(g: Given, s: State, at: int) -> None:
     queue.last = at
 
 
-@compiled
+@part
 def _fill(g: Given, s: State, index: int) -> None:
     queue = s.queues[index]
     while queue.running < g.queue_limit and queue.first >= 0:
@@ -925,7 +943,7 @@ def _fill(g: Given, s: State, index: int) -> None:
         _start_phase(g, s, at)
 
 
-@compiled
+@part
 def _start_phase(g: Given, s: State, at: int) -> None:
     chunk = s.chunks[at]
     phase = g.phases[chunk.phase]
@@ -942,7 +960,7 @@ def _start_phase(g: Given, s: State, at: int) -> None:
         _make_token(g, s, at)
 
 
-@compiled
+@part
 def _wait(g: Given, s: State, at: int, token: int) -> None:
     """Wait for the endpoint delay."""
     chunk = s.chunks[at]
@@ -950,14 +968,14 @@ def _wait(g: Given, s: State, at: int, token: int) -> None:
     _act(s, g.nodes[chunk.node].rank, s.scalars[_NOW] + endpoint, _WAITED, at, token)
 
 
-@compiled
+@part
 def _make_token(g: Given, s: State, at: int) -> None:
     token = s.chunks[at].made
     s.chunks[at].made = token + 1
     _wait(g, s, at, token)
 
 
-@compiled
+@part
 def _charge(g: Given, phase: Any, token: int) -> int:
     """Reduction that a token pays before it is ready; -1 for none."""
     if phase.algorithm == _RING:
@@ -976,7 +994,7 @@ def _charge(g: Given, phase: Any, token: int) -> int:
     return phase.charge if token == _TREE_CHILD or token == _TREE_DOWN else -1
 
 
-@compiled
+@part
 def _waited(g: Given, s: State, at: int, token: int) -> None:
     """The endpoint delay of a token is over; what it must reduce comes next."""
     chunk = s.chunks[at]
@@ -987,7 +1005,7 @@ def _waited(g: Given, s: State, at: int, token: int) -> None:
         _act(s, g.nodes[chunk.node].rank, s.scalars[_NOW] + charge, _REDUCED, at, token)
 
 
-@compiled
+@part
 def _peer(g: Given, chunk: Any, phase: Any, node: Any, by: int) -> int:
     """Rank that is some places further on the ring."""
     place = (chunk.place + by) % phase.n
@@ -996,7 +1014,7 @@ def _peer(g: Given, chunk: Any, phase: Any, node: Any, by: int) -> int:
     return node.rank + (place - chunk.place) * phase.stride
 
 
-@compiled
+@part
 def _token_ready(g: Given, s: State, at: int, token: int) -> None:
     chunk = s.chunks[at]
     phase = g.phases[chunk.phase]
@@ -1014,7 +1032,7 @@ def _token_ready(g: Given, s: State, at: int, token: int) -> None:
         _phase_over(g, s, at)
 
 
-@compiled
+@part
 def _exchange(g: Given, s: State, at: int) -> None:
     """Send the next message, and post the receive that goes with it."""
     chunk = s.chunks[at]
@@ -1034,11 +1052,11 @@ def _exchange(g: Given, s: State, at: int) -> None:
     dst, src = _peer(g, chunk, phase, node, to), _peer(g, chunk, phase, node, back)
     chunk.credits -= 1
     chunk.sent += 1
-    _send(g, s, node.rank, dst, chunk.tag, size, _NOBODY, 0)
+    _send(g, s, node.rank, dst, chunk.tag, size, _NOBODY, _ZERO)
     _post(g, s, src, node.rank, chunk.tag, size, _FOR_TOKEN, at)
 
 
-@compiled
+@part
 def _phase_over(g: Given, s: State, at: int) -> None:
     chunk = s.chunks[at]
     old = chunk.queue
@@ -1055,12 +1073,12 @@ def _phase_over(g: Given, s: State, at: int) -> None:
     _give(s.chunks, s.scalars, FREE_CHUNK, at)
     s.ranks[rank].left -= 1
     if s.ranks[rank].left == 0:
-        _complete(g, s, index, False)
+        _complete(g, s, index, _NO)
     s.queues[old].running -= 1
     _fill(g, s, old)
 
 
-@compiled
+@part
 def _start_tree(g: Given, s: State, at: int) -> None:
     chunk = s.chunks[at]
     phase = g.phases[chunk.phase]
@@ -1089,7 +1107,7 @@ def _start_tree(g: Given, s: State, at: int) -> None:
     _post(g, s, chunk.right, node.rank, chunk.tag, phase.data, _FOR_CHILD, at)
 
 
-@compiled
+@part
 def _tree_ready(g: Given, s: State, at: int, token: int) -> None:
     chunk = s.chunks[at]
     rank, size = g.nodes[chunk.node].rank, g.phases[chunk.phase].data
@@ -1097,34 +1115,325 @@ def _tree_ready(g: Given, s: State, at: int, token: int) -> None:
     if token == _TREE_CHILD:
         chunk.made += 1
         if chunk.role < 0:
-            _send(g, s, rank, chunk.left, chunk.tag, size, _NOBODY, 0)
+            _send(g, s, rank, chunk.left, chunk.tag, size, _NOBODY, _ZERO)
             _phase_over(g, s, at)
             return
         up = chunk.made == 2
     if up:
-        _send(g, s, rank, chunk.parent, chunk.tag, size, _NOBODY, 0)
+        _send(g, s, rank, chunk.parent, chunk.tag, size, _NOBODY, _ZERO)
         _post(g, s, chunk.parent, rank, chunk.tag, size, _FOR_PARENT, at)
     elif token == _TREE_END:
         _phase_over(g, s, at)
     elif token == _TREE_DOWN:
-        _send(g, s, rank, chunk.left, chunk.tag, size, _NOBODY, 0)
-        _send(g, s, rank, chunk.right, chunk.tag, size, _NOBODY, 0)
+        _send(g, s, rank, chunk.left, chunk.tag, size, _NOBODY, _ZERO)
+        _send(g, s, rank, chunk.right, chunk.tag, size, _NOBODY, _ZERO)
         _phase_over(g, s, at)
 
 
 # Collectives by recurrences ------------------------------------------------------------------
 
 
-@compiled
+@part
 def _join(g: Given, s: State, index: int, number: int) -> None:
     """Enter a collective; the last member to enter plays it."""
-    s.scalars[_STATUS] = UNCERTAIN
+    node = g.nodes[index]
+    plan = g.plans[node.plan]
+    s.ranks[node.rank].entered = s.scalars[_NOW]
+    base = _ZERO if plan.small else _base(g, node.rank, plan.coordinates)
+    slot = _mixed(number, node.plan * g.ranks + base) & (len(s.join_table) - 1)
+    before, at = -1, s.join_table[slot]
+    while at >= 0:
+        join = s.joins[at]
+        if join.plan == node.plan and join.base == base and join.number == number:
+            break
+        before, at = at, join.next
+    if at < 0:
+        at = _take(s.joins, s.scalars, FREE_JOIN)
+        join = s.joins[at]
+        join.plan = node.plan
+        join.base = base
+        join.number = number
+        join.count = 0
+        join.next = s.join_table[slot]
+        s.join_table[slot] = at
+        before = -1
+    s.joins[at].count += 1
+    if s.joins[at].count < plan.members:
+        return
+    if before < 0:
+        s.join_table[slot] = s.joins[at].next
+    else:
+        s.joins[before].next = s.joins[at].next
+    _give(s.joins, s.scalars, FREE_JOIN, at)
+    _recur(g, s, plan, base)
+
+
+@part
+def _base(g: Given, rank: int, coordinates: int) -> int:
+    """Rank of which some coordinates are 0 and the others those of a rank."""
+    base, stride = rank, _i(1)
+    for dim in range(len(g.counts)):
+        if coordinates >> dim & 1:
+            base -= rank // stride % g.counts[dim] * stride
+        stride *= g.counts[dim]
+    return base
+
+
+@part
+def _recur(g: Given, s: State, plan: Any, base: int) -> None:
+    """Find when a collective ends on each member, all of which have entered."""
+    count, members, steps = plan.count, plan.members, plan.phases
+    ranks = base + g.members[plan.member : plan.member + members]
+    limit = min(g.queue_limit, count)
+    arrival = np.empty((count, members), np.int64)
+    # Of each queue the latest ends so far, as many as may run at once.
+    latest = np.empty((len(g.counts), limit, members), np.int64)
+    entered = np.zeros(len(g.counts), np.int64)
+    start, end, lag = np.empty((3, members), np.int64)
+    over, since = np.full((2, members), -1, np.int64)
+    for m in range(members):
+        arrival[:, m] = s.ranks[ranks[m]].entered
+    for step in range(steps):
+        row = plan.phase + step
+        dim = g.phases[row].dim
+        for place in range(count):
+            if step > 0 and place > 0 and (arrival[place] < arrival[place - 1]).any():
+                s.scalars[_STATUS] = UNCERTAIN  # a chunk overtakes another
+                return
+            start[:] = arrival[place]
+            if entered[dim] >= limit:
+                for m in range(members):
+                    free = latest[dim, 0, m]
+                    for k in range(1, limit):
+                        free = min(free, latest[dim, k, m])
+                    start[m] = max(start[m], free)
+            _recur_phase(g, s, row, ranks, place, start, end, lag)
+            for m in range(members):
+                if entered[dim] < limit:
+                    latest[dim, entered[dim], m] = end[m]
+                else:
+                    least = 0
+                    for k in range(1, limit):
+                        if latest[dim, k, m] < latest[dim, least, m]:
+                            least = k
+                    latest[dim, least, m] = max(latest[dim, least, m], end[m])
+            entered[dim] += 1
+            arrival[place] = end
+            if step == steps - 1:
+                for m in range(members):
+                    if end[m] > over[m]:
+                        over[m], since[m] = end[m], end[m] - lag[m]
+                    elif end[m] == over[m]:
+                        since[m] = max(since[m], end[m] - lag[m])
+    _count_trees(g, s, plan, ranks)
+    for m in range(members):
+        if over[m] <= s.scalars[_NOW]:
+            s.scalars[_STATUS] = UNCERTAIN  # it ended before all had entered
+            return
+        at = _agenda(s, ranks[m], over[m])
+        event = _new_event(s, _COLLECTIVE_ENDS, s.busy[ranks[m], COMM], _ZERO, since[m])
+        if s.lists[at].last < 0:
+            s.lists[at].first = event
+            s.lists[at].last = event
+        else:
+            _act_before_end(s, at, event)
+
+
+@part
+def _count_trees(g: Given, s: State, plan: Any, ranks: Int) -> None:
+    """Count the trees that a collective has built, one for each chunk and phase."""
+    for step in range(plan.phases):
+        phase = g.phases[plan.phase + step]
+        if phase.algorithm == _TREE:
+            for m in range(len(ranks)):
+                s.trees[ranks[m], plan.comm_type, phase.entry] += plan.count
+
+
+@part
+def _recur_phase(
+    g: Given, s: State, row: int, ranks: Int, place: int, start: Int, end: Int, lag: Int
+) -> None:
+    """Play a phase of a chunk on all its rings: its ends, and how long they were on an agenda."""
+    phase = g.phases[row]
+    if phase.algorithm == _RING:
+        _recur_ring(g, row, ranks, start, end, lag)
+    elif phase.algorithm == _HALVING:
+        _recur_halving(g, row, ranks, start, end, lag)
+    elif phase.algorithm == _DIRECT:
+        first = np.empty(phase.n, np.int64)
+        for m in range(len(ranks)):
+            if m // phase.place_stride % phase.n == 0:
+                for x in range(phase.n):
+                    first[x] = m + x * phase.place_stride
+                _recur_direct(g, s, row, ranks, first, start, end, lag)
+    else:
+        _recur_tree(g, s, row, ranks, place, start, end, lag)
+
+
+@part
+def _recur_ring(g: Given, row: int, ranks: Int, start: Int, end: Int, lag: Int) -> None:
+    phase = g.phases[row]
+    members = len(ranks)
+    reduces = phase.comm_type == _ALL_REDUCE or phase.comm_type == _REDUCE_SCATTER
+    sign = -1 if phase.backwards else 1
+    source, delay = np.empty((2, members), np.int64)
+    for m in range(members):
+        x = m // phase.place_stride % phase.n
+        source[m] = m + ((x - sign) % phase.n - x) * phase.place_stride
+        delay[m] = _delay(g, ranks[source[m]], ranks[m], phase.bytes)
+    sent = start + phase.endpoint
+    ready = np.empty(members, np.int64)
+    charged = _NO
+    for k in range(1, phase.sends + 1):
+        charged = _YES if reduces and k < phase.n else _NO
+        cost = phase.endpoint + (phase.charge if charged else 0)
+        for m in range(members):
+            ready[m] = max(sent[m], sent[source[m]] + delay[m]) + cost
+        sent, ready = ready, sent
+    end[:] = sent
+    lag[:] = phase.charge if charged else phase.endpoint
+
+
+@part
+def _recur_halving(g: Given, row: int, ranks: Int, start: Int, end: Int, lag: Int) -> None:
+    phase = g.phases[row]
+    members = len(ranks)
+    sent = start + phase.endpoint
+    ready = np.empty(members, np.int64)
+    for k in range(phase.sends):
+        step = g.steps[phase.steps + k]
+        cost = phase.endpoint
+        if k + 1 < phase.sends:
+            cost += max(_ZERO, g.steps[phase.steps + k + 1].charge)
+        for m in range(members):
+            x = m // phase.place_stride % phase.n
+            by = step.distance if x // step.distance % 2 == 0 else -step.distance
+            other = m + by * phase.place_stride
+            arrives = sent[other] + _delay(g, ranks[other], ranks[m], step.bytes)
+            ready[m] = max(sent[m], arrives) + cost
+        sent, ready = ready, sent
+    end[:] = sent
+    lag[:] = phase.endpoint
+
+
+@part
+def _recur_direct(
+    g: Given, s: State, row: int, ranks: Int, ring: Int, start: Int, end: Int, lag: Int
+) -> None:
+    """Play a direct exchange with all messages in flight, on one ring."""
+    phase = g.phases[row]
+    n, sign = phase.n, -1 if phase.backwards else 1
+    others = n - 1
+    reduces = phase.comm_type == _ALL_REDUCE or phase.comm_type == _REDUCE_SCATTER
+    cost = phase.endpoint + (phase.charge if reduces else 0)
+    twice = phase.comm_type == _ALL_REDUCE
+    received = np.empty(others, np.int64)
+    again = np.empty((n, others), np.int64)  # when the messages of the second half leave
+    last = np.empty(n, np.int64)
+    for x in range(n):
+        m = ring[x]
+        own = start[m] + phase.endpoint
+        for j in range(others):
+            other = ring[(x - sign * (1 + j)) % n]
+            arrives = start[other] + phase.endpoint
+            arrives += _delay(g, ranks[other], ranks[m], phase.bytes)
+            received[j] = max(own, arrives)
+        if not twice:
+            end[m] = received.max() + cost
+            lag[m] = phase.charge if reduces else phase.endpoint
+            continue
+        received.sort()
+        # No message of the second half leaves before all of the first half are received.
+        barrier = received[others - 1]
+        sent = 0
+        for i in range(others):
+            at = received[i] + cost
+            if at == barrier:
+                s.scalars[_STATUS] = UNCERTAIN
+            if at > barrier:
+                for _ in range(min(others, i + 1 - sent)):
+                    again[x, sent] = at
+                    sent += 1
+        last[x] = barrier + cost
+    if not twice:
+        return
+    charged = phase.period > 2 * others
+    cost = phase.endpoint + (phase.charge if charged else 0)
+    for x in range(n):
+        m = ring[x]
+        latest = _ZERO
+        for j in range(others):
+            y = (x - sign * (1 + j)) % n
+            arrives = again[y, j] + _delay(g, ranks[ring[y]], ranks[m], phase.bytes)
+            arrives = max(again[x, j], arrives)
+            latest = max(latest, arrives)
+            if arrives + cost <= last[x]:
+                s.scalars[_STATUS] = UNCERTAIN  # it may let a message leave early
+        end[m] = latest + cost
+        lag[m] = phase.charge if charged else phase.endpoint
+
+
+@part
+def _recur_tree(
+    g: Given, s: State, row: int, ranks: Int, place: int, start: Int, end: Int, lag: Int
+) -> None:
+    phase = g.phases[row]
+    n, size, e = phase.n, phase.data, phase.endpoint
+    cost = e + phase.charge
+    up = np.empty(n + 1, np.int64)
+    plan = g.plans[g.nodes[s.busy[ranks[0], COMM]].plan]
+    # Trees of this entry that a chunk builds, and those before this one.
+    each = before = 0
+    for step in range(plan.phases):
+        other = g.phases[plan.phase + step]
+        if other.algorithm == _TREE and other.entry == phase.entry:
+            each += 1
+            before += plan.phase + step < row
+    for m in range(len(ranks)):
+        built = s.trees[ranks[m], plan.comm_type, phase.entry]
+        if built != s.trees[ranks[0], plan.comm_type, phase.entry]:
+            s.scalars[_STATUS] = UNCERTAIN
+            return
+    turn = s.trees[ranks[0], plan.comm_type, phase.entry] + place * each + before
+    root, first = (0, 1) if turn & 1 else (n - 1, 0)
+    # Places in the tree, in order, from 1; member of place y is at + (first + y - 1) * stride.
+    stride = phase.place_stride
+    for m in range(len(ranks)):
+        if m // stride % n:
+            continue
+        low = 1
+        while low < n:
+            for y in range(low, n, 2 * low):
+                v = m + (first + y - 1) * stride
+                up[y] = start[v] + e
+                if low > 1:
+                    up[y] = 0
+                    for child in (y - low // 2, y + low // 2):
+                        w = m + (first + child - 1) * stride
+                        arrives = up[child] + _delay(g, ranks[w], ranks[v], size)
+                        up[y] = max(up[y], max(start[v], arrives) + cost)
+            low *= 2
+        top = n // 2
+        v, w = m + root * stride, m + (first + top - 1) * stride
+        end[v] = max(start[v], up[top] + _delay(g, ranks[w], ranks[v], size)) + cost
+        lag[v] = phase.charge
+        low = n // 2
+        while low >= 1:
+            for y in range(low, n, 2 * low):
+                v = m + (first + y - 1) * stride
+                above = (y - low) | (2 * low)
+                w = m + (root if y == top else first + above - 1) * stride
+                sent = end[w]
+                arrives = max(up[y], sent + _delay(g, ranks[w], ranks[v], size))
+                end[v] = arrives + (e if low == 1 else cost)
+                lag[v] = e if low == 1 else phase.charge
+            low //= 2
 
 
 # The loop ------------------------------------------------------------------------------------
 
 
-@compiled
+@part
 def _run_agenda(g: Given, s: State, at: int) -> None:
     rank = s.lists[at].rank
     s.ranks[rank].agenda_ns = s.scalars[_NOW]
@@ -1144,14 +1453,14 @@ def _run_agenda(g: Given, s: State, at: int) -> None:
         elif kind == _POOL_NEXT:
             _serve_next(g, s, subject)
         else:
-            _complete(g, s, subject, False)
+            _complete(g, s, subject, _NO)
     _drop_list(s, at)
 
 
-@compiled
+@part
 def _where(g: Given, s: State) -> None:
     """Find whose is the first entry at time 0."""
-    entry = s.events[s.lists[_find_list(s, 0, -1)].first]
+    entry = s.events[s.lists[_find_list(s, _ZERO, _EVERYBODY)].first]
     node = -1
     if entry.kind == _AGENDA:
         action = s.events[s.lists[entry.subject].first]
@@ -1185,14 +1494,14 @@ def run(g: Given, s: State) -> int:
         if s.pending[node] == 0:
             _make_ready(g, s, node)
     for rank in range(g.ranks):
-        _issue_ready(g, s, rank, False)
+        _issue_ready(g, s, rank, _NO)
     if s.scalars[_STATUS] == DONE and s.scalars[_TIMES] > 0 and s.times[0] == 0:
         _where(g, s)
         return AT_ZERO
     while s.scalars[_TIMES] > 0 and s.scalars[_STATUS] == DONE:
         now = _pop_time(s)
         s.scalars[_NOW] = now
-        entries = _find_list(s, now, -1)
+        entries = _find_list(s, now, _EVERYBODY)
         while s.scalars[_STATUS] == DONE:
             event = s.lists[entries].first
             if event < 0:
