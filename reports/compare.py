@@ -52,14 +52,23 @@ def compare_report(result: CompareResult) -> list[RenderableType]:
 
 
 def _operations(result: CompareResult) -> list[RenderableType]:
+    shown = result.operations[:_SHOWN]
     table = text.Columns(
         names=["#", "operation", "group"],
         numbers=[
             *("ranks", "bytes", "count", "here", "ASTRA-sim", "difference"),
-            *("paid here", "paid in ASTRA-sim", "slot wait"),
+            *("after last arrival", "slot wait"),
         ],
     )
-    for number, row in enumerate(result.operations[:_SHOWN], 1):
+    scopes = list(dict.fromkeys(scope for row in shown for scope in row.native_tiers_ns))
+    paid = text.Columns(
+        names=["#"],
+        numbers=[
+            *(f"{scope} {side}" for scope in scopes for side in ("here", "ASTRA-sim")),
+            *("other here", "other ASTRA-sim"),
+        ],
+    )
+    for number, row in enumerate(shown, 1):
         table.row(
             str(number),
             row.type,
@@ -70,25 +79,28 @@ def _operations(result: CompareResult) -> list[RenderableType]:
             text.time(row.native_ns),
             text.time(row.astra_ns),
             text.percent(_change_pct(row), sign=True),
-            _paid(row.native_tiers_ns, row.native_other_ns),
-            _paid(row.astra_tiers_ns, row.astra_other_ns),
+            text.time(row.astra_after_last_ns),
             text.time(row.slot_wait_ns),
+        )
+        paid.row(
+            str(number),
+            *(
+                text.time(tiers.get(scope))
+                for scope in scopes
+                for tiers in (row.native_tiers_ns, row.astra_tiers_ns)
+            ),
+            text.time(row.native_other_ns),
+            text.time(row.astra_other_ns),
         )
     return [
         *table.titled("Operations alone, those that make the most of the difference first"),
         *text.more(len(result.operations) - _SHOWN, "operations"),
+        *paid.titled("What they pay to which tier"),
     ]
 
 
 def _change_pct(row: ComparedOperation) -> float | None:
     return (row.astra_ns - row.native_ns) / row.native_ns * 100 if row.native_ns else None
-
-
-def _paid(tiers_ns: dict[str, int], other_ns: int) -> str:
-    parts = [f"{name} {text.time(ns)}" for name, ns in tiers_ns.items()]
-    if other_ns:
-        parts.append(f"other {text.time(other_ns)}")
-    return ", ".join(parts)
 
 
 def _reasons(result: CompareResult) -> list[RenderableType]:

@@ -134,6 +134,7 @@ def compare(
         difference_pct=(astra_ns - simulation.step_ns) / max(simulation.step_ns, 1) * 100,
         unconverted_step_ns=_step_ns(case, unconverted),
         sharing_ns=int(simulation.sharing_ns.sum()),
+        stretched_ns=_stretched_ns(simulation),
         operations=rows,
         per_rank=per_rank,
         summary=[],
@@ -168,6 +169,14 @@ def _end_ns(case: _Case, outcome: Outcome) -> Int:
 def _step_ns(case: _Case, outcome: Outcome) -> int:
     completion = step_completions(case.graph, _end_ns(case, outcome))
     return headline_ns(step_times(completion.max(axis=1)))
+
+
+def _stretched_ns(simulation: Simulation) -> int:
+    """Time by which tails that grow with their transfers are longer than measured."""
+    graph, replay = simulation.compressed.graph, simulation.replay
+    nodes = np.flatnonzero(simulation.stretched)
+    tails = replay.end[nodes] - replay.transferred[nodes] - graph.tail_ns[nodes]
+    return round(float(tails.sum()))
 
 
 def _operations(case: _Case) -> list[_Operation]:
@@ -233,6 +242,7 @@ def _compared(case: _Case, operation: _Operation) -> ComparedOperation:
         astra_ns=astra_ns,
         astra_tiers_ns=astra,
         astra_other_ns=astra_ns - sum(astra.values()),
+        astra_after_last_ns=_after_last_ns(case, operation),
         rounding_bytes=_rounding_bytes(case, operation),
         gib_ns=gib_ns,
         slot_wait_ns=round(float(_slot_wait_ns(case, _members(case, operation)).mean())),
@@ -270,6 +280,16 @@ def _astra(case: _Case, operation: _Operation) -> tuple[int, dict[str, int], int
         for scope, dimensions in case.dimensions.items()
     }
     return alone, paid, alone - cycles_alone(workload, _unconverted(experiment))
+
+
+def _after_last_ns(case: _Case, operation: _Operation) -> int:
+    """Time in the run from the entry of the last member to the end of each, on average."""
+    ptr, outcome = case.instances.ptr, case.outcome
+    spans = []
+    for i in operation.instances.tolist():
+        nodes = case.job.node[case.instances.node[ptr[i] : ptr[i + 1]]]
+        spans.append(float(outcome.completed_ns[nodes].mean() - outcome.issued_ns[nodes].max()))
+    return round(float(np.mean(spans)))
 
 
 def _members(case: _Case, operation: _Operation) -> Int:
@@ -400,6 +420,12 @@ def _why(case: _Case, operation: _Operation, row: ComparedOperation) -> list[str
         )
     if row.rounding_bytes:
         why.append(f"chunks of whole equal size are {format_bytes(row.rounding_bytes)} more there")
+    skew = row.astra_ns - row.astra_after_last_ns
+    if operation.shown is not None and skew > 0.001 * row.astra_ns:
+        why.append(
+            f"{format_ns(skew)} less in the run there, the mean over members: each leaves once it "
+            "has all that it needs, which those before the last began to exchange without it"
+        )
     if row.slot_wait_ns:
         why.append(
             f"{format_ns(row.slot_wait_ns)} on average in the run it waits there for the only "
@@ -457,6 +483,10 @@ def _summary(result: CompareResult) -> list[str]:
         (row.astra_ns - row.native_ns) * row.count * row.group_size for row in result.operations
     ) / (ranks * steps)
     slots = sum(row.slot_wait_ns for row in result.per_rank) / (ranks * steps)
+    early = sum(
+        (row.astra_ns - row.astra_after_last_ns) * row.count * row.group_size
+        for row in result.operations
+    ) / (ranks * steps)
     lines = [
         "step: {:.2f} % {} in ASTRA-sim".format(
             abs(result.difference_pct),
@@ -465,9 +495,19 @@ def _summary(result: CompareResult) -> list[str]:
         "prices: operations alone take {} {} there, a rank and step".format(
             format_ns(abs(price)), "more" if price >= 0 else "less"
         ),
+        f"skew: {format_ns(early)} less a rank and step there, where no collective has a barrier",
         f"slots: {format_ns(slots)} a rank and step wait there for the only communication slot",
-        f"sharing: transfers slow each other by {format_ns(result.sharing_ns / steps)} a step here",
     ]
+    if result.sharing_ns:
+        lines.append(
+            f"sharing: transfers slow each other by {format_ns(result.sharing_ns / ranks / steps)} "
+            "a rank and step here, and never there"
+        )
+    if result.stretched_ns:
+        lines.append(
+            f"tails: {format_ns(result.stretched_ns / ranks / steps)} a rank and step are added "
+            "here to those that grow with their transfers; there all stay as measured"
+        )
     unpaid = [row for row in result.operations if row.unpaid]
     if unpaid:
         lines.append(

@@ -37,6 +37,10 @@ class ComparedOperation(msgspec.Struct, frozen=True, kw_only=True):
         What it would save if the links of a tier cost nothing.
     astra_other_ns : int
         The rest: the waits before messages, reductions, rounding.
+    astra_after_last_ns : int
+        In the run, from the moment the last member issues it to its end on each, the mean over
+        members and operations. Less than alone where arrivals are skewed: ASTRA-sim has no
+        barrier, members begin before the last has come and leave one by one.
     rounding_bytes : int
         Bytes that ASTRA-sim sends in excess because chunks are of equal whole size, of at least a
         byte for every rank of the job.
@@ -67,6 +71,7 @@ class ComparedOperation(msgspec.Struct, frozen=True, kw_only=True):
     astra_ns: int
     astra_tiers_ns: dict[str, int]
     astra_other_ns: int
+    astra_after_last_ns: int
     rounding_bytes: int
     gib_ns: int
     slot_wait_ns: int
@@ -125,6 +130,9 @@ class CompareResult(msgspec.Struct, frozen=True, kw_only=True):
     sharing_ns : int
         Time by which transfers slow each other in the native engine, summed over operations; in
         the congestion-unaware backend they never do.
+    stretched_ns : int
+        Time that the native engine adds, over all operations, to tails that grow with their
+        transfers; in ASTRA-sim they are as measured.
     operations : list of ComparedOperation
         Those that make the largest difference first.
     per_rank : list of ComparedRank
@@ -149,6 +157,7 @@ class CompareResult(msgspec.Struct, frozen=True, kw_only=True):
     difference_pct: float
     unconverted_step_ns: int
     sharing_ns: int
+    stretched_ns: int
     operations: list[ComparedOperation]
     per_rank: list[ComparedRank]
     summary: list[str]
