@@ -23,6 +23,7 @@ import numpy as np
 from ...base.errors import NetworkError
 from ...base.units import format_ns
 from ...graph.columns import Collective, Kind
+from ..algorithms.layout import fabrics, shape_of
 from ..algorithms.names import AUTO, OF_COLLECTIVE
 from .files import MemoryFile, NetworkFile, SystemFile
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...graph.columns import ExecutionGraph
+    from ..algorithms.names import Algorithm
     from ..network import Network, Tier
     from ..placement import Placement
 
@@ -43,8 +45,9 @@ _GIB = float(1 << 30)
 #: than the world always have 10, so the world gets the same.
 ENDPOINT_DELAY_NS = 10
 
-#: Memory bandwidth in GB/s that makes reductions free: measured transfers contain them.
-FREE_MEMORY_GB_S = 1_000_000
+#: Memory bandwidth in GB/s (1e9 bytes) at which reductions of any size are free: measured
+#: transfers contain them.
+FREE_MEMORY_GB_S = 1_000_000_000
 
 _TOPOLOGY = {"switch": "Switch", "ring": "Ring", "fully_connected": "FullyConnected"}
 
@@ -126,7 +129,7 @@ def astra_inputs(graph: ExecutionGraph, network: Network, placement: Placement) 
         _check_ring(placement, network, index, tier, count)
     _remark_units(remarks, network, used)
     _remark_tiers(remarks, network, used)
-    algorithms = {coll: _algorithm(network, coll, remarks) for coll in COLLECTIVES}
+    algorithms = {coll: _algorithm(network, coll, used, remarks) for coll in COLLECTIVES}
     system = _system(network, tiers, algorithms, remarks)
     _check_survives(graph, system, counts)
     _remark_job(remarks, graph, tiers, places)
@@ -273,6 +276,11 @@ def _remark_tiers(remarks: _Remarks, network: Network, used: Sequence[int]) -> N
             lost.append(f"{name}: its ports are those of the tier below; there they are its own")
         if tier.in_network_reduction:
             lost.append(f"{name}: reduction in the switch")
+        if tier.topology == "fully_connected" and tier.size > 2:
+            lost.append(
+                f"{name}: a pass of a mesh of n pays n - 1 latencies one after the other; there it "
+                "pays one"
+            )
         if tier.topology == "ring" and tier.size > 2:
             lost.append(f"{name}: a pass of a ring goes both ways at once; there it goes one way")
     if network.own_share:
@@ -284,11 +292,13 @@ def _remark_tiers(remarks: _Remarks, network: Network, used: Sequence[int]) -> N
         )
 
 
-def _algorithm(network: Network, coll: Collective, remarks: _Remarks) -> str:
+def _algorithm(network: Network, coll: Collective, used: Sequence[int], remarks: _Remarks) -> str:
     """Name of our algorithm that ASTRA-sim is to run in its way."""
     wanted = network.choices(coll)
     if not wanted:
-        wanted = ("direct",) if coll == Collective.ALL_TO_ALL else ("hierarchical",)
+        torus = any(len(set(tiers) & set(used)) > 1 for tiers in fabrics(shape_of(network.tiers)))
+        default: Algorithm = "multi-axis" if torus else "hierarchical"
+        wanted = ("direct",) if coll == Collective.ALL_TO_ALL else (default,)
     found = [name for name in wanted if name != "in-switch"]
     if not found:
         raise NetworkError(
@@ -403,7 +413,7 @@ def _check_survives(graph: ExecutionGraph, system: SystemFile, counts: Sequence[
         least = _least_bytes(graph, coll)
         if name == "halvingDoubling" and coll == Collective.ALL_REDUCE and least < 2 * world:
             raise NetworkError(
-                f"ASTRA-sim aborts on an all-reduce by halving and doubling of {least} bytes, "
+                f"ASTRA-sim aborts on an all-reduce by halving and doubling of {least:.0f} bytes, "
                 f"fewer than two for each of {world} ranks",
                 place=place,
             )
@@ -411,7 +421,7 @@ def _check_survives(graph: ExecutionGraph, system: SystemFile, counts: Sequence[
     least = _least_bytes(graph, Collective.ALL_GATHER)
     if splits > least:
         raise NetworkError(
-            f"ASTRA-sim never ends on an all-gather of {least} bytes in {splits} chunks",
+            f"ASTRA-sim never ends on an all-gather of {least:.0f} bytes in {splits} chunks",
             place="pipeline_chunks",
         )
 
