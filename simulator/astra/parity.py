@@ -310,6 +310,7 @@ class _Layout:
             (loop.FREE_JOIN, state.joins),
         ):
             state.scalars[head] = 1 if len(cells) > 1 else -1
+        state.scalars[loop.DUE_JOIN] = -1
         return state
 
     def _links(self) -> int:

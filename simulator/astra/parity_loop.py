@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import numba
 import numpy as np
 
-from ..event_loop import compiled
+from ..event_loop import compiled, inlined
 from .names import Algorithm, CommType
 
 if TYPE_CHECKING:
@@ -53,9 +53,17 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def part(function: F) -> F:
-    """Compile for callers in this file only, which saves the code that Python would call it by."""
-    options = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return cast("F", numba.njit(**options)(function))
+    """Compile for callers in this file only, which saves the code that Python would call it by.
+
+    What has one caller only is `inlined` instead: with every level of calls Numba optimizes all
+    that is called once more.
+    """
+    return cast(
+        "F",
+        numba.njit(
+            nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+        )(function),
+    )
 
 
 # Constants that functions are called with are int64: for a Python integer Numba would compile the
@@ -120,9 +128,10 @@ _CONTROL_BYTES = _i(8192)
 
 # Scalars that change.
 _NOW, _STATUS, _TIMES = range(3)
-FREE_EVENT, FREE_LIST, FREE_MESSAGE, FREE_CHUNK, FREE_JOIN = map(_i, range(3, 8))  # first free cells
+FREE_EVENT, FREE_LIST, FREE_MESSAGE, FREE_CHUNK, FREE_JOIN = map(_i, range(3, 8))  # first cells
 WHERE_RANK, WHERE_NODE = 8, 9  # of AT_ZERO and STATISTICS
-SCALARS = 10
+DUE_JOIN = 10  # collectives that all members have entered in this ns
+SCALARS = 11
 
 NODE = np.dtype(
     [
@@ -542,7 +551,7 @@ def _issue_ready(g: Given, s: State, rank: int, by_message: int) -> None:
             s.scalars[WHERE_RANK] = rank
 
 
-@part
+@inlined
 def _issue(g: Given, s: State, index: int) -> None:
     node = g.nodes[index]
     rank, now = node.rank, s.scalars[_NOW]
@@ -590,7 +599,7 @@ def _complete(g: Given, s: State, index: int, by_message: int) -> None:
     _issue_ready(g, s, rank, by_message)
 
 
-@part
+@inlined
 def _access(g: Given, s: State, index: int) -> None:
     """Access a memory that serves one at a time."""
     memory = s.memories[g.nodes[index].pool]
@@ -613,7 +622,7 @@ def _serve(g: Given, s: State, index: int) -> None:
     _act(s, rank, end, _POOL_NEXT, g.nodes[index].pool, _ZERO)
 
 
-@part
+@inlined
 def _serve_next(g: Given, s: State, pool: int) -> None:
     memory = s.memories[pool]
     index = memory.first
@@ -791,7 +800,7 @@ def _start_link(g: Given, s: State, link: int, message: int) -> None:
     _entry(s, now + np.int64(wire), _LINK_FREE, link)
 
 
-@part
+@inlined
 def _free_link(g: Given, s: State, link: int) -> None:
     message = s.links[link].first
     if message < 0:
@@ -801,7 +810,7 @@ def _free_link(g: Given, s: State, link: int) -> None:
     _start_link(g, s, link, message)
 
 
-@part
+@inlined
 def _arrive(g: Given, s: State, message: int) -> None:
     """A message is there: its sender knows first."""
     kind, subject = s.messages[message].kind, s.messages[message].subject
@@ -839,7 +848,7 @@ def _received(g: Given, s: State, receive: int) -> None:
 # Collectives by messages ---------------------------------------------------------------------
 
 
-@part
+@inlined
 def _number_chunks(g: Given, s: State, index: int) -> int:
     """Number the chunks of a collective; the number of the first."""
     node = g.nodes[index]
@@ -853,7 +862,7 @@ def _number_chunks(g: Given, s: State, index: int) -> int:
     return number
 
 
-@part
+@inlined
 def _issue_collective(g: Given, s: State, index: int) -> None:
     node = g.nodes[index]
     plan = g.plans[node.plan]
@@ -884,7 +893,7 @@ def _tag(number: int) -> int:
     return (rest if wrapped >= 0 else -rest) + _TAGS
 
 
-@part
+@inlined
 def _build_phases(g: Given, s: State, at: int) -> None:
     """Choose the queue, the direction and the tree of every phase of a chunk."""
     chunk = s.chunks[at]
@@ -943,7 +952,7 @@ def _fill(g: Given, s: State, index: int) -> None:
         _start_phase(g, s, at)
 
 
-@part
+@inlined
 def _start_phase(g: Given, s: State, at: int) -> None:
     chunk = s.chunks[at]
     phase = g.phases[chunk.phase]
@@ -994,7 +1003,7 @@ def _charge(g: Given, phase: Any, token: int) -> int:
     return phase.charge if token == _TREE_CHILD or token == _TREE_DOWN else -1
 
 
-@part
+@inlined
 def _waited(g: Given, s: State, at: int, token: int) -> None:
     """The endpoint delay of a token is over; what it must reduce comes next."""
     chunk = s.chunks[at]
@@ -1078,7 +1087,7 @@ def _phase_over(g: Given, s: State, at: int) -> None:
     _fill(g, s, old)
 
 
-@part
+@inlined
 def _start_tree(g: Given, s: State, at: int) -> None:
     chunk = s.chunks[at]
     phase = g.phases[chunk.phase]
@@ -1107,7 +1116,7 @@ def _start_tree(g: Given, s: State, at: int) -> None:
     _post(g, s, chunk.right, node.rank, chunk.tag, phase.data, _FOR_CHILD, at)
 
 
-@part
+@inlined
 def _tree_ready(g: Given, s: State, at: int, token: int) -> None:
     chunk = s.chunks[at]
     rank, size = g.nodes[chunk.node].rank, g.phases[chunk.phase].data
@@ -1133,9 +1142,9 @@ def _tree_ready(g: Given, s: State, at: int, token: int) -> None:
 # Collectives by recurrences ------------------------------------------------------------------
 
 
-@part
+@inlined
 def _join(g: Given, s: State, index: int, number: int) -> None:
-    """Enter a collective; the last member to enter plays it."""
+    """Enter a collective, which is due when its last member enters."""
     node = g.nodes[index]
     plan = g.plans[node.plan]
     s.ranks[node.rank].entered = s.scalars[_NOW]
@@ -1164,11 +1173,11 @@ def _join(g: Given, s: State, index: int, number: int) -> None:
         s.join_table[slot] = s.joins[at].next
     else:
         s.joins[before].next = s.joins[at].next
-    _give(s.joins, s.scalars, FREE_JOIN, at)
-    _recur(g, s, plan, base)
+    s.joins[at].next = s.scalars[DUE_JOIN]
+    s.scalars[DUE_JOIN] = at
 
 
-@part
+@inlined
 def _base(g: Given, rank: int, coordinates: int) -> int:
     """Rank of which some coordinates are 0 and the others those of a rank."""
     base, stride = rank, _i(1)
@@ -1183,32 +1192,41 @@ def _base(g: Given, rank: int, coordinates: int) -> int:
 def _recur(g: Given, s: State, plan: Any, base: int) -> None:
     """Find when a collective ends on each member, all of which have entered."""
     count, members, steps = plan.count, plan.members, plan.phases
-    ranks = base + g.members[plan.member : plan.member + members]
+    ranks = np.empty(members, np.int64)
     limit = min(g.queue_limit, count)
     arrival = np.empty((count, members), np.int64)
     # Of each queue the latest ends so far, as many as may run at once.
     latest = np.empty((len(g.counts), limit, members), np.int64)
     entered = np.zeros(len(g.counts), np.int64)
-    start, end, lag = np.empty((3, members), np.int64)
-    over, since = np.full((2, members), -1, np.int64)
+    start = np.empty(members, np.int64)
+    end = np.empty(members, np.int64)
+    lag = np.empty(members, np.int64)
+    before = np.empty(members, np.int64)
+    over = np.empty(members, np.int64)
+    since = np.empty(members, np.int64)
     for m in range(members):
-        arrival[:, m] = s.ranks[ranks[m]].entered
+        ranks[m] = base + g.members[plan.member + m]
+        over[m] = -1
+        for place in range(count):
+            arrival[place, m] = s.ranks[ranks[m]].entered
     for step in range(steps):
         row = plan.phase + step
         dim = g.phases[row].dim
         for place in range(count):
-            if step > 0 and place > 0 and (arrival[place] < arrival[place - 1]).any():
-                s.scalars[_STATUS] = UNCERTAIN  # a chunk overtakes another
-                return
-            start[:] = arrival[place]
-            if entered[dim] >= limit:
-                for m in range(members):
+            for m in range(members):
+                start[m] = arrival[place, m]
+                if step > 0 and place > 0 and before[m] > start[m]:
+                    s.scalars[_STATUS] = UNCERTAIN  # a chunk overtakes another
+                    return
+                before[m] = start[m]
+                if entered[dim] >= limit:
                     free = latest[dim, 0, m]
                     for k in range(1, limit):
                         free = min(free, latest[dim, k, m])
                     start[m] = max(start[m], free)
             _recur_phase(g, s, row, ranks, place, start, end, lag)
             for m in range(members):
+                arrival[place, m] = end[m]
                 if entered[dim] < limit:
                     latest[dim, entered[dim], m] = end[m]
                 else:
@@ -1218,7 +1236,6 @@ def _recur(g: Given, s: State, plan: Any, base: int) -> None:
                             least = k
                     latest[dim, least, m] = max(latest[dim, least, m], end[m])
             entered[dim] += 1
-            arrival[place] = end
             if step == steps - 1:
                 for m in range(members):
                     if end[m] > over[m]:
@@ -1239,7 +1256,7 @@ def _recur(g: Given, s: State, plan: Any, base: int) -> None:
             _act_before_end(s, at, event)
 
 
-@part
+@inlined
 def _count_trees(g: Given, s: State, plan: Any, ranks: Int) -> None:
     """Count the trees that a collective has built, one for each chunk and phase."""
     for step in range(plan.phases):
@@ -1249,7 +1266,7 @@ def _count_trees(g: Given, s: State, plan: Any, ranks: Int) -> None:
                 s.trees[ranks[m], plan.comm_type, phase.entry] += plan.count
 
 
-@part
+@inlined
 def _recur_phase(
     g: Given, s: State, row: int, ranks: Int, place: int, start: Int, end: Int, lag: Int
 ) -> None:
@@ -1276,13 +1293,15 @@ def _recur_ring(g: Given, row: int, ranks: Int, start: Int, end: Int, lag: Int) 
     members = len(ranks)
     reduces = phase.comm_type == _ALL_REDUCE or phase.comm_type == _REDUCE_SCATTER
     sign = -1 if phase.backwards else 1
-    source, delay = np.empty((2, members), np.int64)
+    source = np.empty(members, np.int64)
+    delay = np.empty(members, np.int64)
+    sent = np.empty(members, np.int64)
+    ready = np.empty(members, np.int64)
     for m in range(members):
+        sent[m] = start[m] + phase.endpoint
         x = m // phase.place_stride % phase.n
         source[m] = m + ((x - sign) % phase.n - x) * phase.place_stride
         delay[m] = _delay(g, ranks[source[m]], ranks[m], phase.bytes)
-    sent = start + phase.endpoint
-    ready = np.empty(members, np.int64)
     charged = _NO
     for k in range(1, phase.sends + 1):
         charged = _YES if reduces and k < phase.n else _NO
@@ -1290,16 +1309,19 @@ def _recur_ring(g: Given, row: int, ranks: Int, start: Int, end: Int, lag: Int) 
         for m in range(members):
             ready[m] = max(sent[m], sent[source[m]] + delay[m]) + cost
         sent, ready = ready, sent
-    end[:] = sent
-    lag[:] = phase.charge if charged else phase.endpoint
+    for m in range(members):
+        end[m] = sent[m]
+        lag[m] = phase.charge if charged else phase.endpoint
 
 
 @part
 def _recur_halving(g: Given, row: int, ranks: Int, start: Int, end: Int, lag: Int) -> None:
     phase = g.phases[row]
     members = len(ranks)
-    sent = start + phase.endpoint
+    sent = np.empty(members, np.int64)
     ready = np.empty(members, np.int64)
+    for m in range(members):
+        sent[m] = start[m] + phase.endpoint
     for k in range(phase.sends):
         step = g.steps[phase.steps + k]
         cost = phase.endpoint
@@ -1312,8 +1334,9 @@ def _recur_halving(g: Given, row: int, ranks: Int, start: Int, end: Int, lag: In
             arrives = sent[other] + _delay(g, ranks[other], ranks[m], step.bytes)
             ready[m] = max(sent[m], arrives) + cost
         sent, ready = ready, sent
-    end[:] = sent
-    lag[:] = phase.endpoint
+    for m in range(members):
+        end[m] = sent[m]
+        lag[m] = phase.endpoint
 
 
 @part
@@ -1333,18 +1356,20 @@ def _recur_direct(
     for x in range(n):
         m = ring[x]
         own = start[m] + phase.endpoint
+        latest = _ZERO
         for j in range(others):
             other = ring[(x - sign * (1 + j)) % n]
             arrives = start[other] + phase.endpoint
             arrives += _delay(g, ranks[other], ranks[m], phase.bytes)
             received[j] = max(own, arrives)
+            latest = max(latest, received[j])
         if not twice:
-            end[m] = received.max() + cost
+            end[m] = latest + cost
             lag[m] = phase.charge if reduces else phase.endpoint
             continue
         received.sort()
         # No message of the second half leaves before all of the first half are received.
-        barrier = received[others - 1]
+        barrier = latest
         sent = 0
         for i in range(others):
             at = received[i] + cost
@@ -1373,7 +1398,7 @@ def _recur_direct(
         lag[m] = phase.charge if charged else phase.endpoint
 
 
-@part
+@inlined
 def _recur_tree(
     g: Given, s: State, row: int, ranks: Int, place: int, start: Int, end: Int, lag: Int
 ) -> None:
@@ -1433,7 +1458,7 @@ def _recur_tree(
 # The loop ------------------------------------------------------------------------------------
 
 
-@part
+@inlined
 def _run_agenda(g: Given, s: State, at: int) -> None:
     rank = s.lists[at].rank
     s.ranks[rank].agenda_ns = s.scalars[_NOW]
@@ -1457,7 +1482,7 @@ def _run_agenda(g: Given, s: State, at: int) -> None:
     _drop_list(s, at)
 
 
-@part
+@inlined
 def _where(g: Given, s: State) -> None:
     """Find whose is the first entry at time 0."""
     entry = s.events[s.lists[_find_list(s, _ZERO, _EVERYBODY)].first]
@@ -1498,7 +1523,16 @@ def run(g: Given, s: State) -> int:
     if s.scalars[_STATUS] == DONE and s.scalars[_TIMES] > 0 and s.times[0] == 0:
         _where(g, s)
         return AT_ZERO
-    while s.scalars[_TIMES] > 0 and s.scalars[_STATUS] == DONE:
+    while s.scalars[_STATUS] == DONE:
+        at = s.scalars[DUE_JOIN]
+        while at >= 0:
+            _recur(g, s, g.plans[s.joins[at].plan], s.joins[at].base)
+            after = s.joins[at].next
+            _give(s.joins, s.scalars, FREE_JOIN, at)
+            at = after
+        s.scalars[DUE_JOIN] = -1
+        if s.scalars[_TIMES] == 0:
+            break
         now = _pop_time(s)
         s.scalars[_NOW] = now
         entries = _find_list(s, now, _EVERYBODY)
@@ -1513,13 +1547,10 @@ def run(g: Given, s: State) -> int:
             _give(s.events, s.scalars, FREE_EVENT, event)
             if kind == _AGENDA:
                 _run_agenda(g, s, subject)
-            elif kind == _ARRIVE:
+            elif kind == _HOP and s.messages[subject].device != s.messages[subject].dst:
+                _onto_link(g, s, subject)
+            elif kind == _ARRIVE or kind == _HOP:
                 _arrive(g, s, subject)
-            elif kind == _HOP:
-                if s.messages[subject].device == s.messages[subject].dst:
-                    _arrive(g, s, subject)
-                else:
-                    _onto_link(g, s, subject)
             elif kind == _LINK_FREE:
                 _free_link(g, s, subject)
             else:
