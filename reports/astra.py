@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
-import yaml
 from rich.text import Text
 
-from ..base.errors import UsageError
 from . import text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import RenderableType
 
     from ..calibration.results import AstraConfig
@@ -125,27 +120,34 @@ def _dimensions(variant: AstraVariant) -> str:
     )
 
 
-def write_astra_config(config: AstraConfig, directory: Path) -> None:
-    """Write network.yml, with the notes as comments, and system.json.
-
-    Parameters
-    ----------
-    config : AstraConfig
-        What to write.
-    directory : Path
-        Where; made if needed.
-
-    Raises
-    ------
-    UsageError
-        If the files cannot be written.
-    """
-    comments = "".join(f"# {note}\n" for note in config.notes)
-    values = yaml.safe_dump(config.network, sort_keys=False, default_flow_style=None)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / NETWORK_FILE).write_text(comments + values, encoding="utf-8")
-        system = json.dumps(config.system, indent=2) + "\n"
-        (directory / SYSTEM_FILE).write_text(system, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot be written: {error.strerror}", file=directory) from error
+def astra_fit_report(config: AstraConfig) -> list[RenderableType]:
+    """Show what was fitted for ASTRA-sim, and how well it explains the measured transfers."""
+    table = text.Columns(
+        names=["collective"],
+        numbers=[
+            *("size", "ranks", "domains", "count", "measured", "ASTRA-sim", "residual"),
+            "all at once",
+        ],
+    )
+    for row in config.rows:
+        table.row(
+            row.collective,
+            text.size(row.size_bytes),
+            str(row.ranks),
+            str(row.domains),
+            str(row.count),
+            text.time(row.measured_ns),
+            text.time(row.simulated_ns),
+            text.percent(row.residual_pct, sign=True),
+            text.time(row.alone_ns),
+        )
+    step = Text(
+        f"\nIn ASTRA-sim the step takes {text.time(config.step_ns)}, measured "
+        f"{text.time(config.measured_step_ns)} (serial model, error "
+        f"{text.percent(config.step_error_pct, sign=True)})"
+    )
+    return [
+        *table.titled("Transfers in ASTRA-sim, arriving as measured, and all at once"),
+        *([] if config.step_ns is None else [step]),
+        *text.remarks("For ASTRA-sim", config.notes),
+    ]

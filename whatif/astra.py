@@ -15,9 +15,11 @@ from .conversion import announce_compilation, holds_chakra, load
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from .calibration.results import AstraConfig
     from .graph.columns import DependencyModel, ExecutionGraph
     from .reports.results import AstraExportResult, AstraVariant
     from .simulations import RankMap, Trace
+    from .simulator.astra.files import MemoryFile, NetworkFile, SystemFile
     from .simulator.network import Network
     from .simulator.placement import Placement
     from .sweeps.job import Job
@@ -223,10 +225,8 @@ def file_name(name: str) -> str:
 def _write(work: Path, graph: ExecutionGraph, variants: Sequence[_Variant]) -> list[AstraVariant]:
     """Write traces and settings; ranks that sit in another order need traces of their own."""
     from .graph.chakra import write_et
-    from .reports.astra import MEMORY_FILE, NETWORK_FILE, SYSTEM_FILE
     from .reports.results import AstraVariant
     from .simulator.astra.export import astra_inputs
-    from .simulator.astra.files import write_memory, write_network, write_system
 
     traces: dict[tuple[int, ...], str] = {}
     exported: list[AstraVariant] = []
@@ -240,9 +240,11 @@ def _write(work: Path, graph: ExecutionGraph, variants: Sequence[_Variant]) -> l
             place = ", ".join(filter(None, (variant.name, error.place)))
             raise NetworkError(error.message, rank=error.rank, place=place) from error
         directory.mkdir()
-        write_network(directory / NETWORK_FILE, inputs.network)
-        write_system(directory / SYSTEM_FILE, inputs.system)
-        write_memory(directory / MEMORY_FILE, inputs.memory)
+        notes = [
+            *(f"folded: {line}" for line in inputs.folded),
+            *(f"lost: {line}" for line in inputs.lost),
+        ]
+        _write_settings(directory, inputs.network, inputs.system, inputs.memory, notes)
         if inputs.order not in traces:
             traces[inputs.order] = "et" if not traces else f"et_{variant.name}"
             write_et(graph, work / traces[inputs.order], PREFIX, order=inputs.order)
@@ -264,6 +266,43 @@ def _write(work: Path, graph: ExecutionGraph, variants: Sequence[_Variant]) -> l
             )
         )
     return exported
+
+
+def write_astra_config(config: AstraConfig, directory: Path) -> None:
+    """Write what `calibrate` fitted for ASTRA-sim: network.yml, system.json and memory.json.
+
+    Parameters
+    ----------
+    config : AstraConfig
+        Its notes become comments in network.yml.
+    directory : Path
+        Made if it does not exist.
+
+    Raises
+    ------
+    UsageError, NetworkError
+        If they cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot be written: {error.strerror}", file=directory) from error
+    _write_settings(directory, config.network, config.system, config.memory, config.notes)
+
+
+def _write_settings(
+    directory: Path,
+    network: NetworkFile,
+    system: SystemFile,
+    memory: MemoryFile,
+    notes: Sequence[str],
+) -> None:
+    from .reports.astra import MEMORY_FILE, NETWORK_FILE, SYSTEM_FILE
+    from .simulator.astra.files import write_memory, write_network, write_system
+
+    write_network(directory / NETWORK_FILE, network, notes)
+    write_system(directory / SYSTEM_FILE, system)
+    write_memory(directory / MEMORY_FILE, memory)
 
 
 def _warnings(graph: ExecutionGraph, job: Job) -> list[str]:

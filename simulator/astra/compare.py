@@ -17,12 +17,11 @@ import numpy as np
 from ...base.units import format_bytes, format_ns
 from ...graph.chakra_plan import plan_export
 from ...graph.columns import Collective, Kind, collect_instances
-from ...graph.steps import headline_ns, step_completions, step_times
 from ..algorithms.names import ALGORITHMS
 from .alone import collective_alone, cycles_alone, send_alone, without_cost
 from .compare_results import ComparedOperation, ComparedRank, CompareResult
 from .export import ENDPOINT_DELAY_NS
-from .job import astra_job
+from .job import astra_job, step_ns
 from .names import IMPLEMENTATIONS, CommType
 from .parity import run
 
@@ -120,7 +119,7 @@ def compare(
     rows.sort(key=lambda row: -abs(row.astra_ns - row.native_ns) * row.count)
     unconverted = run(job.workload, _unconverted(job.experiment))
     per_rank = _per_rank(case)
-    astra_ns = _step_ns(case, case.outcome)
+    astra_ns = step_ns(graph, job, case.outcome)
     result = CompareResult(
         trace=graph.trace,
         ranks=graph.num_ranks,
@@ -132,7 +131,7 @@ def compare(
         astra_step_ns=astra_ns,
         measured_step_ns=simulation.measured_step_ns,
         difference_pct=(astra_ns - simulation.step_ns) / max(simulation.step_ns, 1) * 100,
-        unconverted_step_ns=_step_ns(case, unconverted),
+        unconverted_step_ns=step_ns(graph, job, unconverted),
         sharing_ns=int(simulation.sharing_ns.sum()),
         stretched_ns=_stretched_ns(simulation),
         operations=rows,
@@ -158,17 +157,6 @@ def _unconverted(experiment: Experiment) -> Experiment:
     given = experiment.network
     bandwidth = [value / _GIB_PER_GB for value in given.bandwidth]
     return replace(experiment, network=msgspec.structs.replace(given, bandwidth=bandwidth))
-
-
-def _end_ns(case: _Case, outcome: Outcome) -> Int:
-    """End of every node of the graph in ASTRA-sim, on the clock of the graph."""
-    end: Int = outcome.completed_ns[case.job.end] + case.job.origin_ns
-    return end
-
-
-def _step_ns(case: _Case, outcome: Outcome) -> int:
-    completion = step_completions(case.graph, _end_ns(case, outcome))
-    return headline_ns(step_times(completion.max(axis=1)))
 
 
 def _stretched_ns(simulation: Simulation) -> int:

@@ -20,7 +20,7 @@ from ...base.errors import NetworkError
 from .names import IMPLEMENTATIONS, TOPOLOGIES, CommType, Implementation, implementation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 #: Members of each communicator by its number, in the order that ASTRA-sim makes rings of.
@@ -188,8 +188,15 @@ def check_network(data: object, *, file: Path | None = None) -> NetworkFile:
     return network
 
 
-def write_network(path: Path, network: NetworkFile) -> None:
+def write_network(path: Path, network: NetworkFile, notes: Sequence[str] = ()) -> None:
     """Write network.yml.
+
+    Parameters
+    ----------
+    path : Path
+    network : NetworkFile
+    notes : sequence of str
+        Comments above it.
 
     Raises
     ------
@@ -197,7 +204,9 @@ def write_network(path: Path, network: NetworkFile) -> None:
         If it cannot be written.
     """
     fields = msgspec.structs.asdict(network)
-    _write(path, "".join(f"{name}: {json.dumps(value)}\n" for name, value in fields.items()))
+    lines = [f"# {' '.join(note.split())}" for note in notes]
+    lines += [f"{name}: {json.dumps(value)}" for name, value in fields.items()]
+    _write(path, "".join(f"{line}\n" for line in lines))
 
 
 #: Keys of system.json that change the physics in ways that nobody specified.

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...graph import chakra_format as fmt
 from ...graph.chakra_write import write_et
+from ...graph.steps import headline_ns, step_completions, step_times
 from .experiment import Backend, Experiment
 from .export import astra_inputs
 from .files import read_groups
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ..network import Network
     from ..placement import Placement
     from .export import AstraInputs
+    from .parity import Outcome
     from .workload import Workload
 
     Int = NDArray[np.int64]
@@ -107,6 +109,12 @@ def astra_job(
         backend=backend,
     )
     return AstraJob(inputs, builder.build(), experiment, node, end, int(graph.base_ns.min()))
+
+
+def step_ns(graph: ExecutionGraph, job: AstraJob, outcome: Outcome) -> int:
+    """Headline step of a job in ASTRA-sim, from what the parity engine says of its nodes."""
+    completion = step_completions(graph, outcome.completed_ns[job.end] + job.origin_ns)
+    return headline_ns(step_times(completion.max(axis=1)))
 
 
 class _Reader:
