@@ -108,8 +108,10 @@ def _rules(workload: Workload, experiment: Experiment) -> Iterator[tuple[Bool, s
     if experiment.system.track_local_mem:
         yield (
             workload.tracked == 0,
-            "track-local-mem is on, and the node lacks the attributes inputs and outputs: "
-            "ASTRA-sim throws, and the node never completes",
+            (
+                "track-local-mem is on, and the node lacks the attributes inputs and outputs: "
+                "ASTRA-sim throws, and the node never completes"
+            ),
         )
     if experiment.system.replay_only:
         return
@@ -121,7 +123,7 @@ def _rules(workload: Workload, experiment: Experiment) -> Iterator[tuple[Bool, s
         "communication with is_cpu_op: ASTRA-sim throws, and the node never completes",
     )
     memory = (kind == NodeType.MEM_LOAD_NODE) | (kind == NodeType.MEM_STORE_NODE)
-    roofline = (kind == NodeType.COMP_NODE) & ~on_cpu if experiment.system.roofline_enabled else None
+    roofline = (kind == NodeType.COMP_NODE) & ~on_cpu & bool(experiment.system.roofline_enabled)
     for nodes, column, attribute in (
         (collective, workload.comm_type, "comm_type"),
         (
@@ -136,16 +138,17 @@ def _rules(workload: Workload, experiment: Experiment) -> Iterator[tuple[Bool, s
         (roofline, workload.num_ops, "num_ops"),
         (roofline, workload.tensor_size, "tensor_size"),
     ):
-        if nodes is not None:
-            yield (
-                nodes & (column == ABSENT),
-                f"lacks the attribute {attribute}: ASTRA-sim throws, and the node never completes",
-            )
+        yield (
+            nodes & (column == ABSENT),
+            f"lacks the attribute {attribute}: ASTRA-sim throws, and the node never completes",
+        )
     yield (
         collective & ~np.isin(workload.comm_type, _SUPPORTED),
-        "comm_type {comm_type} is not among the collectives that ASTRA-sim runs (ALL_REDUCE, "
-        "ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST): it throws, and the node never "
-        "completes",
+        (
+            "comm_type {comm_type} is not among the collectives that ASTRA-sim runs (ALL_REDUCE, "
+            "ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST): it throws, and the node never "
+            "completes"
+        ),
     )
     for nodes, own, attribute in (
         (send, workload.src, "comm_src {src}"),

@@ -120,7 +120,7 @@ class Collectives:
 class _Entry(NamedTuple):
     """An entry of the logical shape: rings of n ranks that one algorithm serves."""
 
-    index: int
+    place: int
     dim: int
     n: int
     stride: int
@@ -172,9 +172,7 @@ def plan_collectives(
                     int(workload.group[node]),
                     CommType(workload.comm_type[node]),
                     int(workload.size[node]),
-                    None
-                    if workload.mask[node] < 0
-                    else workload.masks[workload.mask[node]],
+                    None if workload.mask[node] < 0 else workload.masks[workload.mask[node]],
                 )
             except _Wrong as wrong:
                 raise _at(workload, node, str(wrong)) from None
@@ -305,7 +303,7 @@ class _Planner:
         event_reasons |= self._experiment.backend is Backend.AWARE
         event_reasons |= optimized and len(entries) > 2 and count > 1
         for entry, kind, data, backwards in _phases(comm_type, entries, chunk, optimized):
-            event_reasons |= self._phase(entry, kind, data, backwards, small, places[entry.index])
+            event_reasons |= self._phase(entry, kind, data, backwards, small, places[entry.place])
         self.plans.append(
             (
                 comm_type,
@@ -344,9 +342,7 @@ class _Planner:
         """Number and bytes of the chunks of a collective; every chunk has the same."""
         splits = self._experiment.system.preferred_dataset_splits
         if splits <= 0:
-            raise _Wrong(
-                f"preferred-dataset-splits is {splits}: ASTRA-sim divides by it (SIGFPE)"
-            )
+            raise _Wrong(f"preferred-dataset-splits is {splits}: ASTRA-sim divides by it (SIGFPE)")
         if size < 0:
             raise _Wrong(f"comm_size {size} is negative")
         chunk = size // splits
@@ -421,7 +417,7 @@ class _Planner:
                 f"involved_dim has {len(mask)} values for {len(entries)} dimensions: ASTRA-sim "
                 "reads past its end and never ends"
             )
-        used = [entry for entry in entries if mask is None or mask[entry.index]]
+        used = [entry for entry in entries if mask is None or mask[entry.place]]
         if not used:
             raise _Wrong("involved_dim excludes every dimension: in ASTRA-sim it never completes")
         return used
@@ -443,7 +439,7 @@ class _Planner:
             places[dim] = len(offsets)
             steps = np.arange(self._counts[dim]) * self._strides[dim]
             offsets = (steps[:, None] + offsets[None, :]).reshape(-1)
-        places |= {entry.index: 1 for entry in entries if entry.whole_world}
+        places |= {entry.place: 1 for entry in entries if entry.whole_world}
         row, number = self._store(tuple(dims), offsets.tolist())
         return row, number, sum(1 << dim for dim in dims), places
 
@@ -467,7 +463,9 @@ class _Planner:
         window = sends = period = half = 0
         size = data if kind == CommType.ALL_GATHER else data // n
         first_step = len(self.steps)
-        by_events = False
+        endpoint = GROUP_ENDPOINT_DELAY_NS if small else self._experiment.endpoint_delay_ns
+        # Without a delay, things at time 0 happen before the clock runs, which only events show.
+        by_events = endpoint == 0
         largest = size
         if algorithm is Algorithm.RING:
             window, sends = 1, _ring_sends(kind, n)
@@ -479,7 +477,7 @@ class _Planner:
             window = n - 1 if entry.window is None else min(entry.window, n - 1)
             sends = 2 * (n - 1) if kind == CommType.ALL_REDUCE else n - 1
             period = n * window if small else 2 * window
-            by_events = window < n - 1
+            by_events |= window < n - 1
         elif algorithm is Algorithm.HALVING_DOUBLING:
             window = 1
             rows = self._halving(kind, n, data)
@@ -488,12 +486,10 @@ class _Planner:
             self.steps.extend(rows)
             size = min(row[1] for row in rows)
             largest = max(row[1] for row in rows)
-            by_events = n & (n - 1) != 0
+            by_events |= n & (n - 1) != 0
         else:
             if n & (n - 1):
-                raise _Wrong(
-                    f"doubleBinaryTree over {n} ranks, no power of two: ASTRA-sim crashes"
-                )
+                raise _Wrong(f"doubleBinaryTree over {n} ranks, no power of two: ASTRA-sim crashes")
             size = largest = data
         if size <= 0:
             raise _Wrong(
@@ -507,7 +503,7 @@ class _Planner:
                 algorithm,
                 kind,
                 entry.dim,
-                entry.index,
+                entry.place,
                 n,
                 entry.stride,
                 place_stride,
@@ -520,7 +516,7 @@ class _Planner:
                 half,
                 first_step,
                 self._cost(size),
-                GROUP_ENDPOINT_DELAY_NS if small else self._experiment.endpoint_delay_ns,
+                endpoint,
             )
         )
         return by_events

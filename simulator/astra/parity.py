@@ -17,7 +17,7 @@ from .checks import check_experiment, check_nodes
 from .collectives import Collectives, plan_collectives
 from .experiment import Backend
 from .names import TOPOLOGIES, CommType, NodeType
-from .stalls import explain_stall
+from .stalls import accepted_mismatches, explain_stall
 from .workload import ABSENT
 
 if TYPE_CHECKING:
@@ -57,6 +57,19 @@ class Outcome:
     warnings: list[str]
 
 
+def check(workload: Workload, experiment: Experiment) -> None:
+    """Find what ASTRA-sim would abort on or play for ever, without simulating anything.
+
+    Raises
+    ------
+    GraphError
+        Naming rank, node and rule.
+    """
+    used = _reachable(workload)
+    check_nodes(workload, experiment, used)
+    plan_collectives(workload, experiment, used & _moves(workload, experiment))
+
+
 def run(workload: Workload, experiment: Experiment, *, recurrences: bool = True) -> Outcome:
     """Give the cycles that ASTRA-sim would print.
 
@@ -87,28 +100,66 @@ def run(workload: Workload, experiment: Experiment, *, recurrences: bool = True)
         *collectives.warnings,
         *_dropped(workload, used),
         *_garbage(workload, experiment, used),
+        *_shared_memory(
+            experiment,
+            used & np.isin(workload.type, (NodeType.MEM_LOAD_NODE, NodeType.MEM_STORE_NODE)),
+        ),
     ]
     layout = _Layout(workload, experiment, collectives)
-    state, how = layout.play(recurrences=recurrences and layout.can_recur)
-    finish = state.ranks["finish"]
-    if recurrences and layout.can_recur and (how != loop.DONE or (finish < 0).any()):
+    recurrences &= layout.can_recur
+    state, how = layout.play(recurrences=recurrences)
+    if recurrences and (how != loop.DONE or (state.ranks["finish"] < 0).any()):
+        # Whatever went wrong, the messages decide what ASTRA-sim makes of it.
+        recurrences = False
         state, how = layout.play(recurrences=False)
-        finish = state.ranks["finish"]
+    finish = state.ranks["finish"]
     _refuse_abort(workload, state, how)
     if (finish < 0).any():
-        raise explain_stall(workload, experiment, collectives, state.issued, state.completed, used)
+        raise explain_stall(
+            workload,
+            experiment.network.npus_count,
+            collectives,
+            state.issued,
+            state.completed,
+            finish,
+        )
+    warnings += _disorder(workload, state)
+    if not recurrences:
+        warnings += accepted_mismatches(workload, collectives, state.issued)
     return Outcome(
         finish=[_cycles(ns) for ns in finish.tolist()],
         exposed=[
             (_cycles(end) - _cycles(computed)) % (1 << 64)
-            for end, computed in zip(
-                finish.tolist(), state.ranks["computed"].tolist(), strict=True
-            )
+            for end, computed in zip(finish.tolist(), state.ranks["computed"].tolist(), strict=True)
         ],
         issued_ns=state.issued,
         completed_ns=state.completed,
         warnings=warnings,
     )
+
+
+def _shared_memory(experiment: Experiment, nodes: Bool) -> list[str]:
+    if experiment.memory.memory_type != "PER_NODE_MEMORY_EXPANSION" or not nodes.any():
+        return []
+    return [
+        (
+            "PER_NODE_MEMORY_EXPANSION: ASTRA-sim reads memory that it has freed; these are the "
+            "cycles that it gives where that happens to work"
+        )
+    ]
+
+
+def _disorder(workload: Workload, state: State) -> list[str]:
+    node = int(state.scalars[loop.DISORDER])
+    if node < 0:
+        return []
+    return [
+        (
+            "ASTRA-sim writes to memory that it has freed where a direct exchange of the world is "
+            "out of step, and may crash; these are the cycles that it gives when it survives (the "
+            f"first: rank {workload.rank_of(node)}, {workload.describe(node)})"
+        )
+    ]
 
 
 def _cycles(ns: int) -> int:
@@ -155,8 +206,10 @@ def _dropped(workload: Workload, used: Bool) -> list[str]:
         return []
     node = int(lost[0])
     return [
-        f"{len(lost)} nodes wait for themselves, in cycles, and never run: ASTRA-sim silently "
-        f"drops them (the first: rank {workload.rank_of(node)}, {workload.describe(node)})"
+        (
+            f"{len(lost)} nodes wait for themselves, in cycles, and never run: ASTRA-sim silently "
+            f"drops them (the first: rank {workload.rank_of(node)}, {workload.describe(node)})"
+        )
     ]
 
 
@@ -173,8 +226,10 @@ def _garbage(workload: Workload, experiment: Experiment, used: Bool) -> list[str
         return []
     node = int(lost[0])
     return [
-        f"{len(lost)} compute nodes have no operations, for which ASTRA-sim's roofline takes 2^63 "
-        f"ns (the first: rank {workload.rank_of(node)}, {workload.describe(node)})"
+        (
+            f"{len(lost)} compute nodes have no operations, for which ASTRA-sim's roofline takes "
+            f"2^63 ns (the first: rank {workload.rank_of(node)}, {workload.describe(node)})"
+        )
     ]
 
 
@@ -256,7 +311,7 @@ class _Layout:
         self._group_room = room
 
     def play(self, *, recurrences: bool) -> tuple[State, int]:
-        """Play, with larger tables as often as they are too small; what is left, and how it ended."""
+        """Play, with larger tables where they are too small; what is left, and how it ended."""
         room = 64 * self._ranks
         while True:
             state = self._state(room, recurrences)
@@ -311,6 +366,7 @@ class _Layout:
         ):
             state.scalars[head] = 1 if len(cells) > 1 else -1
         state.scalars[loop.DUE_JOIN] = -1
+        state.scalars[loop.DISORDER] = -1
         return state
 
     def _links(self) -> int:

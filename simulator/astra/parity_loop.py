@@ -31,7 +31,7 @@ References
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numba
 import numpy as np
@@ -44,10 +44,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Int = NDArray[np.int64]
+    # No type checker knows the fields of records, and to compiled code int64 are integers.
+    Record: TypeAlias = Any
+    Records: TypeAlias = Any
+    Int = NDArray[Any]
     Float = NDArray[np.float64]
-    # Records, whose fields no type checker knows.
-    Records = NDArray[Any]
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -58,17 +59,14 @@ def part(function: F) -> F:
     What has one caller only is `inlined` instead: with every level of calls Numba optimizes all
     that is called once more.
     """
-    return cast(
-        "F",
-        numba.njit(
-            nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
-        )(function),
-    )
+    # numba's own types do not know the last two.
+    options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast("F", numba.njit(nogil=True, error_model="numpy", **options)(function))
 
 
 # Constants that functions are called with are int64: for a Python integer Numba would compile the
 # function once more.
-_i = np.int64
+_i = cast("Callable[[Any], int]", np.int64)
 _ZERO, _NO, _YES = _i(0), _i(0), _i(1)
 _EVERYBODY = _i(-1)  # instead of the rank of an agenda: the entries of a ns
 
@@ -131,7 +129,8 @@ _NOW, _STATUS, _TIMES = range(3)
 FREE_EVENT, FREE_LIST, FREE_MESSAGE, FREE_CHUNK, FREE_JOIN = map(_i, range(3, 8))  # first cells
 WHERE_RANK, WHERE_NODE = 8, 9  # of AT_ZERO and STATISTICS
 DUE_JOIN = 10  # collectives that all members have entered in this ns
-SCALARS = 11
+DISORDER = 11  # a collective on whose messages ASTRA-sim writes to memory that it has freed
+SCALARS = 12
 
 NODE = np.dtype(
     [
@@ -177,6 +176,7 @@ CHUNK = np.dtype(
         ("sign", np.int64),
         ("place", np.int64),  # in the ring of the phase
         ("made", np.int64),  # tokens
+        ("latest", np.int64),  # of the tokens that are ready
         ("credits", np.int64),
         ("sent", np.int64),
         ("received", np.int64),
@@ -351,11 +351,9 @@ def _pop_time(s: State) -> int:
 @part
 def _mixed(a: int, b: int) -> int:
     """Spread keys over a table."""
-    x = np.uint64(a) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(b) * np.uint64(
-        0xC2B2AE3D27D4EB4F
-    )
+    x = np.uint64(a) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(b) * np.uint64(0xC2B2AE3D27D4EB4F)
     x ^= x >> np.uint64(29)
-    return np.int64(x & np.uint64(0x7FFFFFFFFFFFFFFF))
+    return _i(x & np.uint64(0x7FFFFFFFFFFFFFFF))
 
 
 @part
@@ -649,16 +647,14 @@ def _delay(g: Given, src: int, dst: int, size: int) -> int:
                 hops = min((x - y) % n, (y - x) % n)
             elif g.topology[dim] == _SWITCH:
                 hops = 2
-            return np.int64(hops * g.latency[dim] + size / g.bandwidth[dim])
+            return _i(hops * g.latency[dim] + size / g.bandwidth[dim])
         a //= n
         b //= n
     return 0
 
 
 @part
-def _new_message(
-    s: State, src: int, dst: int, tag: int, size: int, kind: int, subject: int
-) -> int:
+def _new_message(s: State, src: int, dst: int, tag: int, size: int, kind: int, subject: int) -> int:
     at = _take(s.messages, s.scalars, FREE_MESSAGE)
     cell = s.messages[at]
     cell.src = src
@@ -679,7 +675,9 @@ def _send(
     """Send; `kind` and `subject` are whom it concerns at the sender when it has arrived."""
     message = _new_message(s, src, dst, tag, size, kind, subject)
     if g.rendezvous:
-        _await(s, _new_message(s, dst, src, tag + _CONTROL_TAGS, _CONTROL_BYTES, _FOR_DATA, message))
+        _await(
+            s, _new_message(s, dst, src, tag + _CONTROL_TAGS, _CONTROL_BYTES, _FOR_DATA, message)
+        )
     else:
         _launch(g, s, message)
 
@@ -881,7 +879,7 @@ def _issue_collective(g: Given, s: State, index: int) -> None:
         chunk.last_phase = plan.phase + plan.phases - 1
         chunk.tag = _tag(number + place)
         _build_phases(g, s, at)
-        _enqueue(g, s, at)
+        _enqueue(s, at)
         _fill(g, s, chunk.queue)
 
 
@@ -926,7 +924,7 @@ def _build_phases(g: Given, s: State, at: int) -> None:
 
 
 @part
-def _enqueue(g: Given, s: State, at: int) -> None:
+def _enqueue(s: State, at: int) -> None:
     """Put a chunk at the end of the queue of its phase."""
     chunk = s.chunks[at]
     code = s.chunk_queues[at, chunk.phase - chunk.first_phase]
@@ -959,6 +957,7 @@ def _start_phase(g: Given, s: State, at: int) -> None:
     node = g.nodes[chunk.node]
     chunk.place = node.place if phase.stride == 0 else node.rank // phase.stride % phase.n
     chunk.made = 0
+    chunk.latest = 0
     chunk.credits = 0
     chunk.sent = 0
     chunk.received = 0
@@ -985,7 +984,7 @@ def _make_token(g: Given, s: State, at: int) -> None:
 
 
 @part
-def _charge(g: Given, phase: Any, token: int) -> int:
+def _charge(g: Given, phase: Record, token: int) -> int:
     """Reduction that a token pays before it is ready; -1 for none."""
     if phase.algorithm == _RING:
         reduces = phase.comm_type == _ALL_REDUCE or phase.comm_type == _REDUCE_SCATTER
@@ -1000,7 +999,7 @@ def _charge(g: Given, phase: Any, token: int) -> int:
         return -1
     if phase.algorithm == _HALVING:
         return g.steps[phase.steps + token].charge if token < phase.sends else -1
-    return phase.charge if token == _TREE_CHILD or token == _TREE_DOWN else -1
+    return phase.charge if token in (_TREE_CHILD, _TREE_DOWN) else -1
 
 
 @inlined
@@ -1015,7 +1014,7 @@ def _waited(g: Given, s: State, at: int, token: int) -> None:
 
 
 @part
-def _peer(g: Given, chunk: Any, phase: Any, node: Any, by: int) -> int:
+def _peer(g: Given, chunk: Record, phase: Record, node: Record, by: int) -> int:
     """Rank that is some places further on the ring."""
     place = (chunk.place + by) % phase.n
     if phase.stride == 0:
@@ -1031,6 +1030,10 @@ def _token_ready(g: Given, s: State, at: int, token: int) -> None:
         _tree_ready(g, s, at, token)
         return
     chunk.credits += 1
+    if token >= chunk.latest:
+        chunk.latest = token
+    elif phase.stride != 0 and s.scalars[DISORDER] < 0:
+        s.scalars[DISORDER] = chunk.node
     most = 1
     if phase.algorithm == _DIRECT and phase.comm_type == _ALL_REDUCE and chunk.sent >= phase.n - 1:
         most = 0 if chunk.received < phase.n - 1 else phase.window
@@ -1071,7 +1074,7 @@ def _phase_over(g: Given, s: State, at: int) -> None:
     old = chunk.queue
     if chunk.phase < chunk.last_phase:
         chunk.phase += 1
-        _enqueue(g, s, at)
+        _enqueue(s, at)
         new = chunk.queue
         s.queues[old].running -= 1
         _fill(g, s, old)
@@ -1189,7 +1192,7 @@ def _base(g: Given, rank: int, coordinates: int) -> int:
 
 
 @part
-def _recur(g: Given, s: State, plan: Any, base: int) -> None:
+def _recur(g: Given, s: State, plan: Record, base: int) -> None:
     """Find when a collective ends on each member, all of which have entered."""
     count, members, steps = plan.count, plan.members, plan.phases
     ranks = np.empty(members, np.int64)
@@ -1257,7 +1260,7 @@ def _recur(g: Given, s: State, plan: Any, base: int) -> None:
 
 
 @inlined
-def _count_trees(g: Given, s: State, plan: Any, ranks: Int) -> None:
+def _count_trees(g: Given, s: State, plan: Record, ranks: Int) -> None:
     """Count the trees that a collective has built, one for each chunk and phase."""
     for step in range(plan.phases):
         phase = g.phases[plan.phase + step]
@@ -1549,7 +1552,7 @@ def run(g: Given, s: State) -> int:
                 _run_agenda(g, s, subject)
             elif kind == _HOP and s.messages[subject].device != s.messages[subject].dst:
                 _onto_link(g, s, subject)
-            elif kind == _ARRIVE or kind == _HOP:
+            elif kind in (_ARRIVE, _HOP):
                 _arrive(g, s, subject)
             elif kind == _LINK_FREE:
                 _free_link(g, s, subject)

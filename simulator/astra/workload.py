@@ -238,9 +238,7 @@ def _group(name: object) -> int:
     return number
 
 
-def read_workload(
-    path: Path, *, ranks: int | None = None, progress: Progress = silent
-) -> Workload:
+def read_workload(path: Path, *, ranks: int | None = None, progress: Progress = silent) -> Workload:
     """Read a set of .et files as ASTRA-sim's feeder does.
 
     Parameters
