@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ..calibration.results import AstraConfig
+    from ..simulator.astra.results import AstraResult
     from .results import AstraExportResult, AstraVariant
 
 #: Names of the files.
@@ -19,6 +20,8 @@ NETWORK_FILE, SYSTEM_FILE, MEMORY_FILE = "network.yml", "system.json", "memory.j
 
 #: Name of the text that says how to run them.
 GUIDE = "README.txt"
+
+_SHOWN = 16
 
 
 def astra_command(variant: AstraVariant) -> list[str]:
@@ -113,7 +116,35 @@ def astra_export_report(result: AstraExportResult) -> list[RenderableType]:
     return [*shown, *text.remarks("What the .et files simplify", result.export_warnings)]
 
 
-def _dimensions(variant: AstraVariant) -> str:
+def astra_report(result: AstraResult) -> list[RenderableType]:
+    """Show the cycles of an experiment, and of a job its step."""
+    who = "our parity engine" if result.binary is None else result.binary
+    table = text.Columns(names=["rank"], numbers=["finish cycles", "exposed cycles"])
+    for row in result.per_rank[:_SHOWN]:
+        table.row(str(row.rank), str(row.finish_cycles), str(row.exposed_cycles))
+    shown = [
+        Text(f"{result.trace}: {text.plural(result.ranks, 'rank')}, {_dimensions(result)}"),
+        Text(f"computed   {result.backend} of ASTRA-sim, by {who}"),
+        Text(f"finish     {result.finish_cycles} cycles ({text.time(result.finish_cycles)})"),
+    ]
+    if result.step_ns is not None:
+        shown.append(
+            Text(
+                f"step       {text.time(result.step_ns)}, measured "
+                f"{text.time(result.measured_step_ns)} (error "
+                f"{text.percent(result.error_pct, sign=True)})"
+            )
+        )
+    return [
+        *shown,
+        *table.titled("Cycles, which are nanoseconds"),
+        *text.more(len(result.per_rank) - _SHOWN, "ranks"),
+        *text.remarks("Folded for ASTRA-sim", result.folded),
+        *text.remarks("Lost on the way to ASTRA-sim", result.lost),
+    ]
+
+
+def _dimensions(variant: AstraVariant | AstraResult) -> str:
     return " x ".join(
         f"{topology} {count}"
         for topology, count in zip(variant.topology, variant.npus_count, strict=True)

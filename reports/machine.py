@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..simulator.astra.compare_results import CompareResult
+    from ..simulator.astra.results import AstraResult
     from ..sweeps.results import SimulateResult, SweepResult
     from ..utility.results import ClustersResult, UtilityResult
     from .results import InspectResult
@@ -121,6 +122,21 @@ def comparison_frame(result: CompareResult) -> pd.DataFrame:
         fields |= {"unpaid": ", ".join(unpaid), "why": "; ".join(why)}
         rows.append({"trace": result.trace, "network": result.network.name} | fields)
     return _frame(rows, list(dict.fromkeys(name for row in rows for name in row)))
+
+
+def astra_frame(result: AstraResult) -> pd.DataFrame:
+    """One row for each rank; cycles as text, because they may need 64 bits without a sign."""
+    common = {"trace": result.trace, "engine": result.engine, "backend": result.backend}
+    rows = [
+        common
+        | {
+            "rank": row.rank,
+            "finish_cycles": str(row.finish_cycles),
+            "exposed_cycles": str(row.exposed_cycles),
+        }
+        for row in result.per_rank
+    ]
+    return _frame(rows, [*common, "rank", "finish_cycles", "exposed_cycles"])
 
 
 def inspection_frame(result: InspectResult) -> pd.DataFrame:

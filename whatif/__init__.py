@@ -18,9 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .astra import astra_export
-    from .base.errors import GraphError, NetworkError, TraceError, UsageError, WhatIfError
+    from .base.errors import (
+        EngineError,
+        GraphError,
+        NetworkError,
+        TraceError,
+        UsageError,
+        WhatIfError,
+    )
     from .comparison import compare
     from .conversion import gen_gpu_chakra_et, load
+    from .experiments import simulate_astra
     from .explanation import explain
     from .fitting import calibrate
     from .inspection import inspect
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
     from .validation import validate
 
 __all__ = [
+    "EngineError",
     "GraphError",
     "NetworkError",
     "ResourceError",
@@ -48,6 +57,7 @@ __all__ = [
     "preset_names",
     "save_network",
     "simulate",
+    "simulate_astra",
     "sweep",
     "utility",
     "validate",
@@ -57,11 +67,15 @@ _WHERE = {
     "astra": ("astra_export",),
     "comparison": ("compare",),
     "conversion": ("gen_gpu_chakra_et", "load"),
+    "experiments": ("simulate_astra",),
     "explanation": ("explain",),
     "fitting": ("calibrate",),
     "inspection": ("inspect",),
     "simulations": ("clusters", "simulate", "sweep", "utility"),
-    "base.errors": ("GraphError", "NetworkError", "TraceError", "UsageError", "WhatIfError"),
+    "base.errors": (
+        *("EngineError", "GraphError", "NetworkError", "TraceError", "UsageError"),
+        "WhatIfError",
+    ),
     "simulator.network": ("load_network", "preset_names", "save_network"),
     "sweeps.resources": ("ResourceError",),
     "validation": ("validate",),

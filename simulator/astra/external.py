@@ -22,11 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from ...base.errors import EngineError, TraceError, UsageError
+from ...base.errors import EngineError, GraphError, NetworkError, TraceError, UsageError
 from ...base.progress import Progress, silent
+from .files import MemoryFile, write_memory
+from .parity import check, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from .experiment import Experiment
+    from .workload import Workload
 
 #: Seconds that a run may take, and that it may say nothing: ranks report at their end only, so
 #: the second must cover whole simulations.
@@ -58,8 +63,10 @@ class ExperimentFiles:
     ----------
     workload : Path
         Prefix of the traces: ``<prefix>.<rank>.et``, or the same compressed with ``.gz``.
-    network, system, memory : Path
-        network.yml, system.json and the file of the remote memory.
+    network, system : Path
+        network.yml and system.json.
+    memory : Path or None
+        Remote memory; without a file there is none, and one that says so is made.
     groups : Path or None
         Communicator groups.
     """
@@ -67,7 +74,7 @@ class ExperimentFiles:
     workload: Path
     network: Path
     system: Path
-    memory: Path
+    memory: Path | None = None
     groups: Path | None = None
 
 
@@ -186,7 +193,7 @@ def run_binary(
     Raises
     ------
     TraceError
-        If the trace of a rank is missing, or there is one more than the network has ranks.
+        If the trace of a rank is missing.
     UsageError
         If another file is missing, or the binary cannot be started.
     EngineError
@@ -206,13 +213,74 @@ def run_binary(
     return _judged(binary, heard, status, stopped, wall_s)
 
 
+def run_external(
+    binary: Path,
+    files: ExperimentFiles,
+    workload: Workload,
+    experiment: Experiment,
+    *,
+    limits: Limits | None = None,
+    progress: Progress = silent,
+) -> ExternalRun:
+    """Run an experiment in a real ASTRA-sim, and trace what goes wrong back to its inputs.
+
+    Nothing is started on nodes that ASTRA-sim would abort on, or play for ever. Where a run fails,
+    the parity engine, which follows the same rules, is asked which rank and node are at fault.
+
+    Parameters
+    ----------
+    binary, files, limits, progress
+        As for `run_binary`.
+    workload, experiment
+        What the files hold.
+
+    Raises
+    ------
+    GraphError
+        If ASTRA-sim cannot run the nodes.
+    TraceError, UsageError, EngineError
+        As `run_binary`; with the cause in the inputs, where it is known.
+    """
+    check(workload, experiment)
+    options = {
+        "num-queues-per-dim": str(experiment.queues_per_dim),
+        "injection-scale": repr(experiment.injection_scale),
+        "rendezvous-protocol": str(experiment.rendezvous).lower(),
+    }
+    try:
+        return run_binary(
+            binary,
+            files,
+            experiment.network.ranks,
+            options=options,
+            limits=limits,
+            progress=progress,
+        )
+    except EngineError as error:
+        try:
+            run(workload, experiment)
+        except (GraphError, NetworkError) as cause:
+            raise EngineError(
+                f"{error.message}; the cause in the inputs: {cause.message}",
+                file=error.file,
+                rank=error.rank if cause.rank is None else cause.rank,
+                place=cause.place,
+            ) from error
+        raise EngineError(
+            f"{error.message}; by the rules of the verified revision these inputs finish, as "
+            "--semantics astra does without a binary",
+            file=error.file,
+            rank=error.rank,
+        ) from error
+
+
 @contextlib.contextmanager
 def _workplace(files: ExperimentFiles, ranks: int) -> Iterator[tuple[Path, Path]]:
     """Make a directory to run in, and find the traces in it or where they are.
 
     ASTRA-sim writes logs to where it runs, and reads plain files only.
     """
-    plain = [Path(f"{files.workload}.{rank}.et") for rank in range(ranks + 1)]
+    plain = [Path(f"{files.workload}.{rank}.et") for rank in range(ranks)]
     packed = [path.with_name(f"{path.name}.gz") for path in plain]
     for rank in range(ranks):
         if not plain[rank].is_file() and not packed[rank].is_file():
@@ -221,17 +289,10 @@ def _workplace(files: ExperimentFiles, ranks: int) -> Iterator[tuple[Path, Path]
                 file=plain[rank],
                 rank=rank,
             )
-    for path in (plain[ranks], packed[ranks]):
-        if path.is_file():
-            raise TraceError(
-                f"the network has {ranks} ranks only, so ASTRA-sim would leave this trace out",
-                file=path,
-                rank=ranks,
-            )
     with tempfile.TemporaryDirectory(prefix="whatif-astra-") as name:
         place = Path(name)
         prefix = files.workload.absolute()
-        if not all(path.is_file() for path in plain[:ranks]):
+        if not all(path.is_file() for path in plain):
             prefix = place / "workload"
             for rank in range(ranks):
                 _unpack(plain[rank], packed[rank], Path(f"{prefix}.{rank}.et"))
@@ -250,11 +311,16 @@ def _unpack(plain: Path, packed: Path, target: Path) -> None:
 
 
 def _arguments(files: ExperimentFiles, prefix: Path, place: Path) -> list[str]:
+    memory = place / "memory.json"
+    if files.memory is None:
+        write_memory(memory, MemoryFile())
+    else:
+        memory = files.memory.absolute()
     given = {
         "workload-configuration": prefix,
         "system-configuration": files.system.absolute(),
         "network-configuration": files.network.absolute(),
-        "remote-memory-configuration": files.memory.absolute(),
+        "remote-memory-configuration": memory,
     }
     if files.groups is not None:
         groups = files.groups.absolute()
