@@ -62,12 +62,12 @@ def check(workload: Workload, experiment: Experiment) -> None:
 
     Raises
     ------
+    NetworkError
+        If the settings are not what ASTRA-sim takes.
     GraphError
         Naming rank, node and rule.
     """
-    used = _reachable(workload)
-    check_nodes(workload, experiment, used)
-    plan_collectives(workload, experiment, used & _moves(workload, experiment))
+    _plan(workload, experiment)
 
 
 def run(workload: Workload, experiment: Experiment, *, recurrences: bool = True) -> Outcome:
@@ -91,10 +91,7 @@ def run(workload: Workload, experiment: Experiment, *, recurrences: bool = True)
     GraphError
         Where ASTRA-sim aborts, or exits as if all were well although a rank never finished.
     """
-    check_experiment(experiment, workload.ranks)
-    used = _reachable(workload)
-    check_nodes(workload, experiment, used)
-    collectives = plan_collectives(workload, experiment, used & _moves(workload, experiment))
+    used, collectives = _plan(workload, experiment)
     warnings = [
         *workload.warnings,
         *collectives.warnings,
@@ -167,9 +164,14 @@ def _cycles(ns: int) -> int:
     return ns % _GARBAGE_NS + ns // _GARBAGE_NS * _GARBAGE_CYCLES
 
 
-def _moves(workload: Workload, experiment: Experiment) -> Bool:
-    """Nodes that are not just timed."""
-    return np.full(len(workload.id), not experiment.system.replay_only)
+def _plan(workload: Workload, experiment: Experiment) -> tuple[Bool, Collectives]:
+    """Check everything; the nodes that ever become ready, and what their collectives do."""
+    check_experiment(experiment, workload.ranks)
+    used = _reachable(workload)
+    check_nodes(workload, experiment, used)
+    # In a replay collectives just take their time, as every node does.
+    moving = np.zeros_like(used) if experiment.system.replay_only else used
+    return used, plan_collectives(workload, experiment, moving)
 
 
 def _dependants(workload: Workload) -> tuple[Int, Int]:
