@@ -7,20 +7,28 @@ need a real ASTRA-sim and skip where none is found.
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from whatif.base.errors import EngineError, TraceError, UsageError
+import yaml
+from chakra.schema.protobuf import et_def_pb2 as schema
+from chakra.src.third_party.utils.protolib import encodeMessage
+from whatif.base.errors import EngineError, GraphError, TraceError, UsageError
 from whatif.simulator.astra.binary import VARIABLE, find_binary
 from whatif.simulator.astra.external import ExperimentFiles, Limits, run_binary
 
+import whatif
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "ddp_gloo_2ranks"
 
 RANKS = 2
 REPORT = (
@@ -266,3 +274,164 @@ def test_what_is_no_binary_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.0.et").write_text("")
     with pytest.raises(UsageError, match="cannot be started"):
         run_binary(tmp_path / "text", files, 1)
+
+
+# From here on with a real ASTRA-sim.
+
+
+@pytest.fixture(scope="session")
+def astra_sim() -> Callable[[str], Path]:
+    """Find the real binary of a backend, or skip where there is none."""
+
+    def found(backend: str) -> Path:
+        try:
+            return find_binary(None, backend)
+        except UsageError as error:
+            pytest.skip(f"needs a real ASTRA-sim: {error}")
+
+    found("congestion_unaware")
+    return found
+
+
+def write_case(case: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """Write a reference case as ASTRA-sim's files; arguments for `simulate_astra`."""
+    (place / "network.yml").write_text(yaml.safe_dump(case["network"]))
+    (place / "system.json").write_text(json.dumps(case["system"]))
+    arguments: dict[str, Any] = {
+        "et": place / "case",
+        "astra_network": place / "network.yml",
+        "astra_system": place / "system.json",
+        "backend": case["backend"],
+        "options": {name: str(value).lower() for name, value in (case.get("cli") or {}).items()},
+    }
+    for key, name in (("comm_groups", "astra_groups"), ("memory", "astra_memory")):
+        if case.get(key):
+            arguments[name] = place / f"{name}.json"
+            arguments[name].write_text(json.dumps(case[key]))
+    for rank, nodes in enumerate(case["ranks"]):
+        with (place / f"case.{rank}.et").open("wb") as file:
+            encodeMessage(file, schema.GlobalMetadata(version="0.0.4"))
+            for node in nodes:
+                encodeMessage(file, _message(node))
+    return arguments
+
+
+_ATTRIBUTES = {
+    "size": "comm_size",
+    "src": "comm_src",
+    "dst": "comm_dst",
+    "tag": "comm_tag",
+    "num_ops": "num_ops",
+    "tensor_size": "tensor_size",
+    "comm_priority": "comm_priority",
+}
+
+
+def _message(node: Mapping[str, Any]) -> Any:
+    message = schema.Node(
+        id=node["id"],
+        name=node.get("name", ""),
+        type=schema.NodeType.Value(node["type"]),
+        ctrl_deps=node.get("deps", []),
+        data_deps=node.get("data_deps", []),
+        duration_micros=node.get("duration_us", 0),
+    )
+    add = message.attr.add
+    for key, name in _ATTRIBUTES.items():
+        if key in node:
+            add(name=name, int64_val=node[key])
+    if "is_cpu_op" in node:
+        add(name="is_cpu_op", bool_val=node["is_cpu_op"])
+    if "comm_type" in node:
+        add(name="comm_type", int64_val=schema.CollectiveCommType.Value(node["comm_type"]))
+    if "pg" in node:
+        add(name="pg_name", string_val=node["pg"])
+    if "involved_dim" in node:
+        add(name="involved_dim", bool_list=schema.BoolList(values=node["involved_dim"]))
+    return message
+
+
+def cases(shared_data: Path, name: str) -> list[dict[str, Any]]:
+    text = (shared_data / "astra" / f"{name}.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_real_one_and_ours_agree_on_every_example(
+    astra_sim: Callable[[str], Path], shared_data: Path, tmp_path: Path
+) -> None:
+    for case in cases(shared_data, "examples"):
+        place = tmp_path / case["name"].replace("/", "_")
+        place.mkdir()
+        arguments = write_case(case, place)
+        binary = astra_sim(case["backend"])
+        there = whatif.simulate_astra(**arguments, engine="astra-sim", astra_sim_bin=binary)
+        here = whatif.simulate_astra(**arguments)
+        assert there.per_rank == here.per_rank, case["name"]
+        assert [row.finish_cycles for row in there.per_rank] == case["finish"], case["name"]
+        assert [row.exposed_cycles for row in there.per_rank] == case["exposed"], case["name"]
+        assert (there.engine, here.engine) == ("astra-sim", "whatif")
+
+
+def test_a_real_one_and_ours_agree_on_a_recorded_job(
+    astra_sim: Callable[[str], Path],
+) -> None:
+    graph = whatif.load(EXAMPLE, model="serial", processes=1)
+    here = whatif.simulate_astra(graph)
+    there = whatif.simulate_astra(
+        graph, engine="astra-sim", astra_sim_bin=astra_sim("congestion_unaware")
+    )
+    assert there.per_rank == here.per_rank
+    assert here.step_ns is not None
+    assert there.step_ns is None
+
+
+def test_a_real_one_and_ours_agree_on_a_job_of_eight_gpus(
+    astra_sim: Callable[[str], Path], shared_data: Path
+) -> None:
+    trace = shared_data / "traces" / "gpu" / "megatron_tp8_a100x8"
+    graph = whatif.load(trace, model="serial", processes=1)
+    for network in (None, "dgx_h100"):
+        here = whatif.simulate_astra(graph, network=network)
+        there = whatif.simulate_astra(
+            graph,
+            network=network,
+            engine="astra-sim",
+            astra_sim_bin=astra_sim("congestion_unaware"),
+        )
+        assert there.per_rank == here.per_rank
+
+
+def test_a_stall_of_a_real_one_is_traced_back_to_the_node_at_fault(
+    astra_sim: Callable[[str], Path], shared_data: Path, tmp_path: Path
+) -> None:
+    (case,) = (
+        case for case in cases(shared_data, "errors") if case["name"] == "order-mismatch-free-nodes"
+    )
+    arguments = write_case(case, tmp_path)
+    with pytest.raises(EngineError) as error:
+        whatif.simulate_astra(
+            **arguments, engine="astra-sim", astra_sim_bin=astra_sim(case["backend"])
+        )
+    text = str(error.value)
+    assert "ended with exit status 0; 1 of 3 ranks had reported, not ranks 0, 1" in text
+    assert "rank 0 waits in its GPU comm node 1; rank 1 waits in its GPU comm node 2" in text
+    assert "the cause in the inputs: " in text
+
+
+def test_what_would_never_end_is_not_started(
+    program: Callable[..., Path], shared_data: Path, tmp_path: Path
+) -> None:
+    (case,) = (
+        case
+        for case in cases(shared_data, "errors")
+        if case["name"] == "all-gather-smaller-than-splits"
+    )
+    started = tmp_path / "started"
+    arguments = write_case(case, tmp_path)
+    with pytest.raises(GraphError, match="for ever"):
+        whatif.simulate_astra(
+            **arguments,
+            engine="astra-sim",
+            astra_sim_bin=program(f"open({str(started)!r}, 'w')"),
+        )
+    assert not started.exists()

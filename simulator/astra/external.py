@@ -50,6 +50,8 @@ _IN_PROGRESS = re.compile(r"\] ((?:CPU|GPU comp|GPU comm|GPU)\b.*) node id: (\d+
 # What it says in every run.
 _ROUTINE = re.compile(
     r"ring of node|custom ring, id|\[statistics\]|\[system\] \[warning\] Exiting|^\s*$"
+    # Of every rank with nodes of the processor, once it has reported.
+    r"|removed before call Only GPU and COMM types"
 )
 # Time and level in front of what it says.
 _PREFIX = re.compile(r"^\[\d[^]]*\] (?=\[)")
