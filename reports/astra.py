@@ -64,8 +64,9 @@ def astra_guide(result: AstraExportResult) -> str:
     for variant in result.variants:
         title = f"{variant.name}: {_dimensions(variant)}"
         lines += [title, "-" * len(title)]
+        lines.append(f"congestion_unaware prints {variant.finish_cycles} cycles for the last rank")
         if variant.shape_change:
-            lines.append(f"{variant.shape_change}")
+            lines.append(variant.shape_change)
         if variant.ranks_by_npu != sorted(variant.ranks_by_npu):
             lines.append(
                 f"npus 0, 1, ... are the ranks {', '.join(map(str, variant.ranks_by_npu))}"
@@ -86,7 +87,8 @@ def astra_guide(result: AstraExportResult) -> str:
 def astra_export_report(result: AstraExportResult) -> list[RenderableType]:
     """Show what was written, and what ASTRA-sim gets of each network."""
     table = text.Columns(
-        names=["variant", "topology", "all-reduce"], numbers=["GiB/s of a link", "its latency ns"]
+        names=["variant", "topology", "all-reduce"],
+        numbers=["GiB/s of a link", "its latency ns", "finish cycles", "step there", "utility"],
     )
     for variant in result.variants:
         table.row(
@@ -95,6 +97,9 @@ def astra_export_report(result: AstraExportResult) -> list[RenderableType]:
             ", ".join(variant.all_reduce),
             ", ".join(f"{value:.6g}" for value in variant.bandwidth_gib_s),
             ", ".join(f"{value:.6g}" for value in variant.latency_ns),
+            str(variant.finish_cycles),
+            text.time(variant.step_ns),
+            text.NONE if variant is result.variants[0] else text.percent(variant.utility_pct),
         )
     baseline, *others = result.variants
     shown = [

@@ -223,6 +223,12 @@ class AstraVariant(msgspec.Struct, frozen=True, kw_only=True):
         Of a link of each dimension, in ASTRA-sim's units.
     all_reduce : list of str
         Algorithm in each dimension.
+    finish_cycles : int
+        What a stock ASTRA-sim (congestion-unaware) prints of the last rank.
+    step_ns : int
+        Headline step there.
+    utility_pct : float
+        (step of the baseline - step) / step of the baseline x 100, both there.
     folded, lost : list of str
         What of the network ASTRA-sim gets in another form, and what it does not get.
     """
@@ -238,6 +244,9 @@ class AstraVariant(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth_gib_s: list[float]
     latency_ns: list[float]
     all_reduce: list[str]
+    finish_cycles: int
+    step_ns: int
+    utility_pct: float
     folded: list[str]
     lost: list[str]
 

@@ -113,13 +113,12 @@ def astra_export(
     domains = read_rank_map(rank_map) if isinstance(rank_map, str | Path) else rank_map
     job = prepare(graph, network=network, rank_map=domains, progress=progress)
     variants = list(_variants(job, resources, factors, presets))
-    progress("writing files for ASTRA-sim", 0, 0)
     made = not place.exists()
     try:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".whatif-", dir=place) as name:
             work = Path(name)
-            exported = _write(work, graph, variants)
+            exported = _write(work, graph, variants, progress)
             result = AstraExportResult(
                 trace=graph.trace,
                 out=str(out),
@@ -222,15 +221,25 @@ def file_name(name: str) -> str:
     return re.sub(r"[^\w.+-]+", "_", name).strip("._") or "network"
 
 
-def _write(work: Path, graph: ExecutionGraph, variants: Sequence[_Variant]) -> list[AstraVariant]:
-    """Write traces and settings; ranks that sit in another order need traces of their own."""
+def _write(
+    work: Path, graph: ExecutionGraph, variants: Sequence[_Variant], progress: Progress
+) -> list[AstraVariant]:
+    """Write traces and settings, and play each variant once: what stalls is not written.
+
+    Ranks that sit in another order need traces of their own.
+    """
+    from dataclasses import replace
+
     from .graph.chakra import write_et
     from .reports.results import AstraVariant
     from .simulator.astra.export import astra_inputs
+    from .simulator.astra.job import AstraJob, astra_job, step_ns
+    from .simulator.astra.parity import run
 
-    traces: dict[tuple[int, ...], str] = {}
+    traces: dict[tuple[int, ...], tuple[str, AstraJob]] = {}
     exported: list[AstraVariant] = []
-    for variant in variants:
+    for done, variant in enumerate(variants):
+        progress("writing files for ASTRA-sim", done, len(variants))
         directory = work / variant.name
         if directory.exists():
             raise UsageError(f"two networks are called {variant.name!r}")
@@ -246,21 +255,31 @@ def _write(work: Path, graph: ExecutionGraph, variants: Sequence[_Variant]) -> l
         ]
         _write_settings(directory, inputs.network, inputs.system, inputs.memory, notes)
         if inputs.order not in traces:
-            traces[inputs.order] = "et" if not traces else f"et_{variant.name}"
-            write_et(graph, work / traces[inputs.order], PREFIX, order=inputs.order)
+            prefix = "et" if not traces else f"et_{variant.name}"
+            write_et(graph, work / prefix, PREFIX, order=inputs.order)
+            made = astra_job(graph, variant.network, variant.placement)
+            traces[inputs.order] = prefix, made
+        prefix, job = traces[inputs.order]
+        settings = replace(job.experiment, network=inputs.network, system=inputs.system)
+        outcome = run(job.workload, settings)
+        step = step_ns(graph, job, outcome)
+        baseline = exported[0].step_ns if exported else step
         exported.append(
             AstraVariant(
                 name=variant.name,
                 resource=variant.resource,
                 factor=variant.factor,
                 shape_change=variant.shape_change,
-                traces=f"{traces[inputs.order]}/{PREFIX}",
+                traces=f"{prefix}/{PREFIX}",
                 ranks_by_npu=graph.ranks[list(inputs.order)].tolist(),
                 topology=inputs.network.topology,
                 npus_count=inputs.network.npus_count,
                 bandwidth_gib_s=inputs.network.bandwidth,
                 latency_ns=inputs.network.latency,
                 all_reduce=inputs.system.all_reduce_implementation or [],
+                finish_cycles=max(outcome.finish),
+                step_ns=step,
+                utility_pct=(baseline - step) / max(baseline, 1) * 100,
                 folded=list(inputs.folded),
                 lost=list(inputs.lost),
             )

@@ -263,7 +263,12 @@ def _of_files(et: Path, settings: Sequence[str | Path | None], progress: Progres
     )
     directory, prefix, _ = fmt.find_set(et)
     files = ExperimentFiles(directory / prefix, network, system, memory, groups)
-    return _Case(str(et), read_workload(et, ranks=experiment.network.ranks, progress=progress), experiment, files)
+    return _Case(
+        str(et),
+        read_workload(et, ranks=experiment.network.ranks, progress=progress),
+        experiment,
+        files,
+    )
 
 
 def _result(
