@@ -1,9 +1,10 @@
 """How fast the parity engine gives ASTRA-sim's cycles, beside ASTRA-sim's own binary.
 
-The jobs are made up, as .et files. On the first, 128 ranks, every rank issues 128 ring all-reduces
-in chunks of 4 splits, in turn on its tensor-parallel group of 8 and its data-parallel group of 16,
-with a computation of its own length before each. On the second, 1,024 ranks, 16 layers forward and
-backward reduce in tensor-parallel groups of 8, and at the end the data-parallel groups of 128.
+The jobs are made up, as .et files. On the first, 128 ranks in two process groups of 64, every rank
+issues 128 ring all-reduces in 4 splits, with a computation of its own length before each. On the
+second they are, in turn, on its tensor-parallel group of 8 and its data-parallel group of 16. On
+the third, 1,024 ranks, 16 layers forward and backward reduce in tensor-parallel groups of 8, and at
+the end the data-parallel groups of 128.
 
     python benchmarks/bench_astra_parity.py
     WHATIF_ASTRA_SIM=... python benchmarks/bench_astra_parity.py    # beside the real one
@@ -61,11 +62,22 @@ SYSTEM = SystemFile(
 Call = tuple[int, int, int]
 
 
+def halves(ranks: int) -> Groups:
+    return {1: tuple(range(ranks // 2)), 2: tuple(range(ranks // 2, ranks))}
+
+
 def groups_of(ranks: int) -> Groups:
     """Tensor-parallel groups from 1 on, then data-parallel ones."""
     tensor = {1 + i: tuple(range(i * TENSOR, (i + 1) * TENSOR)) for i in range(ranks // TENSOR)}
     data = {1 + len(tensor) + i: tuple(range(i, ranks, TENSOR)) for i in range(TENSOR)}
     return tensor | data
+
+
+def on_halves(rank: int, ranks: int) -> Iterator[Call]:
+    """128 collectives on half of the ranks."""
+    for i in range(128):
+        micros = 20 + (rank * 7919 + i * 104_729) % 13
+        yield micros, 1 + rank // (ranks // 2), (1 << 22) + 1024 * (i % 5)
 
 
 def alternating(rank: int, ranks: int) -> Iterator[Call]:
@@ -120,7 +132,13 @@ def best(action: Callable[[], object], runs: int) -> float:
 
 
 def measure(
-    name: str, ranks: int, calls: Callable[[int, int], Iterator[Call]], runs: int, *, real: bool
+    name: str,
+    ranks: int,
+    groups: Groups,
+    calls: Callable[[int, int], Iterator[Call]],
+    runs: int,
+    *,
+    real: bool,
 ) -> bool:
     """Measure a job; whether the real one agrees, as far as it was asked."""
     experiment = Experiment(
@@ -128,7 +146,7 @@ def measure(
             topology=["Ring"], npus_count=[ranks], bandwidth=[100.0], latency=[500.0]
         ),
         system=SYSTEM,
-        groups=groups_of(ranks),
+        groups=groups,
     )
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -175,10 +193,14 @@ def main() -> None:
         "--large-real", action="store_true", help="1,024 ranks in the real one, too"
     )
     options = parser.parse_args()
-    same = measure(
-        "128 ranks, 128 ring collectives each", 128, alternating, options.runs, real=True
+    runs = options.runs
+    same = measure("128 ranks, groups of 64", 128, halves(128), on_halves, runs, real=True)
+    same &= measure(
+        "128 ranks, groups of 8 and 16", 128, groups_of(128), alternating, runs, real=True
     )
-    same &= measure("1,024 ranks, 16 layers", 1024, layered, options.runs, real=options.large_real)
+    same &= measure(
+        "1,024 ranks, 16 layers", 1024, groups_of(1024), layered, runs, real=options.large_real
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"peak memory {peak:.0f} MiB")
     sys.exit(not same)

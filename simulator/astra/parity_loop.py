@@ -64,6 +64,12 @@ def part(function: F) -> F:
     return cast("F", numba.njit(nogil=True, error_model="numpy", **options)(function))
 
 
+def lean(function: F) -> F:
+    """Compile as a `part` that makes no array, and so needs not count who holds which."""
+    options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False}
+    return cast("F", numba.njit(nogil=True, error_model="numpy", **options)(function))
+
+
 # Constants that functions are called with are int64: for a Python integer Numba would compile the
 # function once more.
 _i = cast("Callable[[Any], int]", np.int64)
@@ -293,7 +299,7 @@ class State(NamedTuple):
 # Free cells, lists and tables ----------------------------------------------------------------
 
 
-@part
+@lean
 def _take(cells: Records, scalars: Int, head: int) -> int:
     """Take a free cell; the first one, which belongs to nobody, where none is left."""
     cell = scalars[head]
@@ -304,14 +310,14 @@ def _take(cells: Records, scalars: Int, head: int) -> int:
     return cell
 
 
-@part
+@lean
 def _give(cells: Records, scalars: Int, head: int, cell: int) -> None:
     if cell > 0:
         cells[cell].next = scalars[head]
         scalars[head] = cell
 
 
-@part
+@lean
 def _push_time(s: State, time: int) -> None:
     heap, count = s.times, s.scalars[_TIMES]
     if count >= len(heap):
@@ -328,7 +334,7 @@ def _push_time(s: State, time: int) -> None:
     heap[at] = time
 
 
-@part
+@lean
 def _pop_time(s: State) -> int:
     heap, count = s.times, s.scalars[_TIMES] - 1
     s.scalars[_TIMES] = count
@@ -348,7 +354,7 @@ def _pop_time(s: State) -> int:
     return top
 
 
-@part
+@lean
 def _mixed(a: int, b: int) -> int:
     """Spread keys over a table."""
     x = np.uint64(a) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(b) * np.uint64(0xC2B2AE3D27D4EB4F)
@@ -356,7 +362,7 @@ def _mixed(a: int, b: int) -> int:
     return _i(x & np.uint64(0x7FFFFFFFFFFFFFFF))
 
 
-@part
+@lean
 def _find_list(s: State, time: int, rank: int) -> int:
     at = s.list_table[_mixed(time, rank + 1) & (len(s.list_table) - 1)]
     while at >= 0 and (s.lists[at].time != time or s.lists[at].rank != rank):
@@ -364,7 +370,7 @@ def _find_list(s: State, time: int, rank: int) -> int:
     return at
 
 
-@part
+@lean
 def _add_list(s: State, time: int, rank: int) -> int:
     at = _take(s.lists, s.scalars, FREE_LIST)
     slot = _mixed(time, rank + 1) & (len(s.list_table) - 1)
@@ -379,7 +385,7 @@ def _add_list(s: State, time: int, rank: int) -> int:
     return at
 
 
-@part
+@lean
 def _drop_list(s: State, at: int) -> None:
     slot = _mixed(s.lists[at].time, s.lists[at].rank + 1) & (len(s.list_table) - 1)
     here = s.list_table[slot]
@@ -392,7 +398,7 @@ def _drop_list(s: State, at: int) -> None:
     _give(s.lists, s.scalars, FREE_LIST, at)
 
 
-@part
+@lean
 def _new_event(s: State, kind: int, subject: int, token: int, since: int) -> int:
     at = _take(s.events, s.scalars, FREE_EVENT)
     cell = s.events[at]
@@ -404,7 +410,7 @@ def _new_event(s: State, kind: int, subject: int, token: int, since: int) -> int
     return at
 
 
-@part
+@lean
 def _entry(s: State, time: int, kind: int, subject: int) -> None:
     """Add an entry for a ns, at the end."""
     at = _find_list(s, time, _EVERYBODY)
@@ -419,7 +425,7 @@ def _entry(s: State, time: int, kind: int, subject: int) -> None:
     s.lists[at].last = event
 
 
-@part
+@lean
 def _agenda(s: State, rank: int, time: int) -> int:
     """Find or begin the agenda of a rank for a ns."""
     at = _find_list(s, time, rank)
@@ -429,7 +435,7 @@ def _agenda(s: State, rank: int, time: int) -> int:
     return at
 
 
-@part
+@lean
 def _act(s: State, rank: int, time: int, kind: int, subject: int, token: int) -> None:
     """Put an action on an agenda, at the end."""
     at = _agenda(s, rank, time)
@@ -446,7 +452,7 @@ def _act(s: State, rank: int, time: int, kind: int, subject: int, token: int) ->
         _act_before_end(s, at, event)
 
 
-@part
+@lean
 def _act_before_end(s: State, at: int, event: int) -> None:
     """Put an action in its place on an agenda that has the end of a collective.
 
@@ -473,7 +479,7 @@ def _act_before_end(s: State, at: int, event: int) -> None:
 # Nodes ---------------------------------------------------------------------------------------
 
 
-@part
+@lean
 def _make_ready(g: Given, s: State, node: int) -> None:
     """Let a node wait for its slot."""
     rank, slot = g.nodes[node].rank, g.nodes[node].slot
@@ -490,7 +496,7 @@ def _make_ready(g: Given, s: State, node: int) -> None:
     s.ready[heap + at] = node
 
 
-@part
+@lean
 def _pop_ready(g: Given, s: State, rank: int, slot: int) -> int:
     heap = g.ready_ptr[SLOTS * rank + slot]
     count = s.ready_count[rank, slot] - 1
@@ -512,7 +518,7 @@ def _pop_ready(g: Given, s: State, rank: int, slot: int) -> int:
     return top
 
 
-@part
+@lean
 def _release(g: Given, s: State, node: int) -> None:
     """Make dependants ready that waited for a node alone."""
     for at in range(g.next_ptr[node], g.next_ptr[node + 1]):
@@ -522,7 +528,7 @@ def _release(g: Given, s: State, node: int) -> None:
             _make_ready(g, s, dependant)
 
 
-@part
+@lean
 def _issue_ready(g: Given, s: State, rank: int, by_message: int) -> None:
     """Issue what is ready and finds its slot free, by ascending id; then see if all is done."""
     while True:
@@ -577,7 +583,7 @@ def _issue(g: Given, s: State, index: int) -> None:
         _access(g, s, index)
 
 
-@part
+@lean
 def _complete(g: Given, s: State, index: int, by_message: int) -> None:
     """A node is over: its slot is free, and its rank looks at what is ready."""
     node = g.nodes[index]
@@ -613,7 +619,7 @@ def _access(g: Given, s: State, index: int) -> None:
         _serve(g, s, index)
 
 
-@part
+@lean
 def _serve(g: Given, s: State, index: int) -> None:
     rank, end = g.nodes[index].rank, s.scalars[_NOW] + g.nodes[index].duration
     _act(s, rank, end, _NODE_ENDS, index, _ZERO)
@@ -634,7 +640,7 @@ def _serve_next(g: Given, s: State, pool: int) -> None:
 # Messages ------------------------------------------------------------------------------------
 
 
-@part
+@lean
 def _delay(g: Given, src: int, dst: int, size: int) -> int:
     """Time of a message that shares no link: the lowest dimension in which both differ."""
     a, b = src, dst
@@ -653,7 +659,7 @@ def _delay(g: Given, src: int, dst: int, size: int) -> int:
     return 0
 
 
-@part
+@lean
 def _new_message(s: State, src: int, dst: int, tag: int, size: int, kind: int, subject: int) -> int:
     at = _take(s.messages, s.scalars, FREE_MESSAGE)
     cell = s.messages[at]
@@ -668,7 +674,7 @@ def _new_message(s: State, src: int, dst: int, tag: int, size: int, kind: int, s
     return at
 
 
-@part
+@lean
 def _send(
     g: Given, s: State, src: int, dst: int, tag: int, size: int, kind: int, subject: int
 ) -> None:
@@ -682,7 +688,7 @@ def _send(
         _launch(g, s, message)
 
 
-@part
+@lean
 def _post(
     g: Given, s: State, src: int, dst: int, tag: int, size: int, kind: int, subject: int
 ) -> None:
@@ -695,14 +701,14 @@ def _post(
         _await(s, receive)
 
 
-@part
+@lean
 def _slot_of(s: State, message: int) -> int:
     cell = s.messages[message]
     key = _mixed(cell.tag, cell.src)
     return _mixed(key ^ cell.dst, cell.bytes) & (len(s.message_table) - 1)
 
 
-@part
+@lean
 def _take_match(s: State, message: int, arrived: int) -> int:
     """Take the first that belongs to a message or a receive out of the table; -1 if none is."""
     cell = s.messages[message]
@@ -726,7 +732,7 @@ def _take_match(s: State, message: int, arrived: int) -> int:
     return -1
 
 
-@part
+@lean
 def _keep(s: State, message: int) -> None:
     """Keep a message or a receive in the table until the other comes."""
     if message == 0:
@@ -742,7 +748,7 @@ def _keep(s: State, message: int) -> None:
     s.messages[at].next = message
 
 
-@part
+@lean
 def _await(s: State, receive: int) -> None:
     found = _take_match(s, receive, _YES)
     if found < 0:
@@ -752,7 +758,7 @@ def _await(s: State, receive: int) -> None:
         _entry(s, s.scalars[_NOW], _RECEIVED, receive)
 
 
-@part
+@lean
 def _launch(g: Given, s: State, message: int) -> None:
     if g.aware:
         _onto_link(g, s, message)
@@ -762,7 +768,7 @@ def _launch(g: Given, s: State, message: int) -> None:
         _entry(s, s.scalars[_NOW] + delay, _ARRIVE, message)
 
 
-@part
+@lean
 def _onto_link(g: Given, s: State, message: int) -> None:
     """Let a message wait for its next link, or take it."""
     cell = s.messages[message]
@@ -790,7 +796,7 @@ def _onto_link(g: Given, s: State, message: int) -> None:
         _start_link(g, s, link, message)
 
 
-@part
+@lean
 def _start_link(g: Given, s: State, link: int, message: int) -> None:
     now, wire = s.scalars[_NOW], s.messages[message].bytes / g.bandwidth[0]
     s.links[link].busy = 1
@@ -825,7 +831,7 @@ def _arrive(g: Given, s: State, message: int) -> None:
     _received(g, s, receive)
 
 
-@part
+@lean
 def _received(g: Given, s: State, receive: int) -> None:
     """A receive is over."""
     kind, subject = s.messages[receive].kind, s.messages[receive].subject
@@ -883,7 +889,7 @@ def _issue_collective(g: Given, s: State, index: int) -> None:
         _fill(g, s, chunk.queue)
 
 
-@part
+@lean
 def _tag(number: int) -> int:
     """Tag of a chunk number, which ASTRA-sim keeps in 32 bits and divides towards zero."""
     wrapped = ((number + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
@@ -923,7 +929,7 @@ def _build_phases(g: Given, s: State, at: int) -> None:
         )
 
 
-@part
+@lean
 def _enqueue(s: State, at: int) -> None:
     """Put a chunk at the end of the queue of its phase."""
     chunk = s.chunks[at]
@@ -940,7 +946,7 @@ def _enqueue(s: State, at: int) -> None:
     queue.last = at
 
 
-@part
+@lean
 def _fill(g: Given, s: State, index: int) -> None:
     queue = s.queues[index]
     while queue.running < g.queue_limit and queue.first >= 0:
@@ -968,7 +974,7 @@ def _start_phase(g: Given, s: State, at: int) -> None:
         _make_token(g, s, at)
 
 
-@part
+@lean
 def _wait(g: Given, s: State, at: int, token: int) -> None:
     """Wait for the endpoint delay."""
     chunk = s.chunks[at]
@@ -976,14 +982,14 @@ def _wait(g: Given, s: State, at: int, token: int) -> None:
     _act(s, g.nodes[chunk.node].rank, s.scalars[_NOW] + endpoint, _WAITED, at, token)
 
 
-@part
+@lean
 def _make_token(g: Given, s: State, at: int) -> None:
     token = s.chunks[at].made
     s.chunks[at].made = token + 1
     _wait(g, s, at, token)
 
 
-@part
+@lean
 def _charge(g: Given, phase: Record, token: int) -> int:
     """Reduction that a token pays before it is ready; -1 for none."""
     if phase.algorithm == _RING:
@@ -1013,7 +1019,7 @@ def _waited(g: Given, s: State, at: int, token: int) -> None:
         _act(s, g.nodes[chunk.node].rank, s.scalars[_NOW] + charge, _REDUCED, at, token)
 
 
-@part
+@lean
 def _peer(g: Given, chunk: Record, phase: Record, node: Record, by: int) -> int:
     """Rank that is some places further on the ring."""
     place = (chunk.place + by) % phase.n
@@ -1022,7 +1028,7 @@ def _peer(g: Given, chunk: Record, phase: Record, node: Record, by: int) -> int:
     return node.rank + (place - chunk.place) * phase.stride
 
 
-@part
+@lean
 def _token_ready(g: Given, s: State, at: int, token: int) -> None:
     chunk = s.chunks[at]
     phase = g.phases[chunk.phase]
@@ -1044,7 +1050,7 @@ def _token_ready(g: Given, s: State, at: int, token: int) -> None:
         _phase_over(g, s, at)
 
 
-@part
+@lean
 def _exchange(g: Given, s: State, at: int) -> None:
     """Send the next message, and post the receive that goes with it."""
     chunk = s.chunks[at]
@@ -1068,7 +1074,7 @@ def _exchange(g: Given, s: State, at: int) -> None:
     _post(g, s, src, node.rank, chunk.tag, size, _FOR_TOKEN, at)
 
 
-@part
+@lean
 def _phase_over(g: Given, s: State, at: int) -> None:
     chunk = s.chunks[at]
     old = chunk.queue
@@ -1204,6 +1210,9 @@ def _recur(g: Given, s: State, plan: Record, base: int) -> None:
     start = np.empty(members, np.int64)
     end = np.empty(members, np.int64)
     lag = np.empty(members, np.int64)
+    other = np.empty(members, np.int64)
+    source = np.empty(members, np.int64)
+    delay = np.empty(members, np.int64)
     before = np.empty(members, np.int64)
     over = np.empty(members, np.int64)
     since = np.empty(members, np.int64)
@@ -1215,6 +1224,8 @@ def _recur(g: Given, s: State, plan: Record, base: int) -> None:
     for step in range(steps):
         row = plan.phase + step
         dim = g.phases[row].dim
+        if g.phases[row].algorithm == _RING:
+            _find_sources(g, g.phases[row], ranks, source, delay)
         for place in range(count):
             for m in range(members):
                 start[m] = arrival[place, m]
@@ -1227,7 +1238,10 @@ def _recur(g: Given, s: State, plan: Record, base: int) -> None:
                     for k in range(1, limit):
                         free = min(free, latest[dim, k, m])
                     start[m] = max(start[m], free)
-            _recur_phase(g, s, row, ranks, place, start, end, lag)
+            if g.phases[row].algorithm == _RING:
+                _recur_ring(g.phases[row], source, delay, start, end, lag, other)
+            else:
+                _recur_phase(g, s, row, ranks, place, start, end, lag)
             for m in range(members):
                 arrival[place, m] = end[m]
                 if entered[dim] < limit:
@@ -1275,9 +1289,7 @@ def _recur_phase(
 ) -> None:
     """Play a phase of a chunk on all its rings: its ends, and how long they were on an agenda."""
     phase = g.phases[row]
-    if phase.algorithm == _RING:
-        _recur_ring(g, row, ranks, start, end, lag)
-    elif phase.algorithm == _HALVING:
+    if phase.algorithm == _HALVING:
         _recur_halving(g, row, ranks, start, end, lag)
     elif phase.algorithm == _DIRECT:
         first = np.empty(phase.n, np.int64)
@@ -1290,21 +1302,26 @@ def _recur_phase(
         _recur_tree(g, s, row, ranks, place, start, end, lag)
 
 
-@part
-def _recur_ring(g: Given, row: int, ranks: Int, start: Int, end: Int, lag: Int) -> None:
-    phase = g.phases[row]
-    members = len(ranks)
-    reduces = phase.comm_type == _ALL_REDUCE or phase.comm_type == _REDUCE_SCATTER
+@lean
+def _find_sources(g: Given, phase: Record, ranks: Int, source: Int, delay: Int) -> None:
+    """Find from which member each receives in a ring, and how long that takes."""
     sign = -1 if phase.backwards else 1
-    source = np.empty(members, np.int64)
-    delay = np.empty(members, np.int64)
-    sent = np.empty(members, np.int64)
-    ready = np.empty(members, np.int64)
-    for m in range(members):
-        sent[m] = start[m] + phase.endpoint
+    for m in range(len(ranks)):
         x = m // phase.place_stride % phase.n
         source[m] = m + ((x - sign) % phase.n - x) * phase.place_stride
         delay[m] = _delay(g, ranks[source[m]], ranks[m], phase.bytes)
+
+
+@part
+def _recur_ring(
+    phase: Record, source: Int, delay: Int, start: Int, end: Int, lag: Int, other: Int
+) -> None:
+    """Play a ring; `lag` and `other` are room for the times of two steps."""
+    members = len(start)
+    reduces = phase.comm_type == _ALL_REDUCE or phase.comm_type == _REDUCE_SCATTER
+    sent, ready = lag, other
+    for m in range(members):
+        sent[m] = start[m] + phase.endpoint
     charged = _NO
     for k in range(1, phase.sends + 1):
         charged = _YES if reduces and k < phase.n else _NO
@@ -1314,6 +1331,7 @@ def _recur_ring(g: Given, row: int, ranks: Int, start: Int, end: Int, lag: Int) 
         sent, ready = ready, sent
     for m in range(members):
         end[m] = sent[m]
+    for m in range(members):
         lag[m] = phase.charge if charged else phase.endpoint
 
 
