@@ -2,8 +2,7 @@
 
 Both simulate the same graph on the same network. Operations are compared alone, so that what
 differs is their price; what differs in the run besides (slots, sharing, whole microseconds) is
-told by rank. The reasons are those of the specification of ASTRA-sim's backends, each with the
-numbers of this job.
+told by rank. The same in words is in `reasons`.
 """
 
 from __future__ import annotations
@@ -14,16 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from ...base.units import format_bytes, format_ns
 from ...graph.chakra_plan import plan_export
 from ...graph.columns import Collective, Kind, collect_instances
 from ..algorithms.names import ALGORITHMS
 from .alone import collective_alone, cycles_alone, send_alone, without_cost
 from .compare_results import ComparedOperation, ComparedRank, CompareResult
-from .export import ENDPOINT_DELAY_NS
 from .job import astra_job, step_ns
 from .names import IMPLEMENTATIONS, CommType
 from .parity import run
+from .reasons import Facts, reasons, summary
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -141,7 +139,7 @@ def compare(
         lost=list(job.inputs.lost),
         warnings=list(dict.fromkeys([*simulation.warnings, *case.outcome.warnings])),
     )
-    return msgspec.structs.replace(result, summary=_summary(result))
+    return msgspec.structs.replace(result, summary=summary(result))
 
 
 def _dimensions(network: Network, job: AstraJob) -> dict[str, list[int]]:
@@ -230,7 +228,7 @@ def _compared(case: _Case, operation: _Operation) -> ComparedOperation:
         astra_ns=astra_ns,
         astra_tiers_ns=astra,
         astra_other_ns=astra_ns - sum(astra.values()),
-        astra_after_last_ns=_after_last_ns(case, operation),
+        astra_after_last_ns=_after_last_ns(case, operation, astra_ns),
         rounding_bytes=_rounding_bytes(case, operation),
         gib_ns=gib_ns,
         slot_wait_ns=round(float(_slot_wait_ns(case, _members(case, operation)).mean())),
@@ -238,7 +236,7 @@ def _compared(case: _Case, operation: _Operation) -> ComparedOperation:
         neighbours=neighbours,
         why=[],
     )
-    return msgspec.structs.replace(row, why=_why(case, operation, row))
+    return msgspec.structs.replace(row, why=reasons(row, _facts(case, operation)))
 
 
 def _moves_data(operation: _Operation) -> bool:
@@ -270,8 +268,10 @@ def _astra(case: _Case, operation: _Operation) -> tuple[int, dict[str, int], int
     return alone, paid, alone - cycles_alone(workload, _unconverted(experiment))
 
 
-def _after_last_ns(case: _Case, operation: _Operation) -> int:
+def _after_last_ns(case: _Case, operation: _Operation, alone_ns: int) -> int:
     """Time in the run from the entry of the last member to the end of each, on average."""
+    if operation.coll == Collective.SEND_RECV or not _moves_data(operation):
+        return alone_ns
     ptr, outcome = case.instances.ptr, case.outcome
     spans = []
     for i in operation.instances.tolist():
@@ -372,72 +372,29 @@ def _group_name(case: _Case, operation: _Operation) -> str:
     return f"{ranks[0]} -> {ranks[1]}"
 
 
-def _why(case: _Case, operation: _Operation, row: ComparedOperation) -> list[str]:
-    """Give the reasons of a difference, each with its number."""
-    why = []
-    first = int(case.instances.node[case.instances.ptr[operation.instances[0]]])
-    note = case.plan.notes.get(first)
-    if note is not None:
-        why.append(note)
-    if not _moves_data(operation):
-        if row.shown_as == "broadcast":
-            why.append("ASTRA-sim replays a broadcast by its measured duration, waiting included")
-        return why
-    why.append(_algorithms(case, operation))
-    paid = [scope for scope, ns in row.astra_tiers_ns.items() if ns]
-    for scope, count in row.unpaid.items():
-        what = (
-            "the message goes"
-            if operation.shown is None
-            else (f"{count} of {row.neighbours} neighbours of its ring are")
-        )
-        why.append(
-            f"{what} across {scope}, and ASTRA-sim charges the innermost tier in which two ranks "
-            f"differ alone: {' and '.join(paid) or 'none'}"
-        )
-    base = float(case.prices.base_ns[operation.instances[0]])
-    if abs(base) >= 1:
-        why.append(f"base of {format_ns(base)} here, which has no place there")
-    endpoint = float(case.prices.endpoint_ns[operation.instances[0]])
-    if endpoint >= 1:
-        why.append(f"{format_ns(endpoint)} at the ends here, which are part of the links there")
-    if row.astra_other_ns:
-        why.append(
-            f"{format_ns(row.astra_other_ns)} there are {ENDPOINT_DELAY_NS} ns before each message "
-            "and whole nanoseconds"
-        )
-    if row.rounding_bytes:
-        why.append(f"chunks of whole equal size are {format_bytes(row.rounding_bytes)} more there")
-    skew = row.astra_ns - row.astra_after_last_ns
-    if operation.shown is not None and skew > 0.001 * row.astra_ns:
-        why.append(
-            f"{format_ns(skew)} less in the run there, the mean over members: each leaves once it "
-            "has all that it needs, which those before the last began to exchange without it"
-        )
-    if row.slot_wait_ns:
-        why.append(
-            f"{format_ns(row.slot_wait_ns)} on average in the run it waits there for the only "
-            "communication slot of a rank"
-        )
-    return why
-
-
-def _algorithms(case: _Case, operation: _Operation) -> str:
-    """Name the algorithm in both."""
-    number = int(case.prices.algorithm[operation.instances[0]])
+def _facts(case: _Case, operation: _Operation) -> Facts:
+    """Gather what the reasons of a difference need besides the numbers."""
+    of = int(operation.instances[0])
+    number = int(case.prices.algorithm[of])
     here = "the measured time" if number < 0 else ALGORITHMS[number]
-    if operation.shown is None:
-        return f"{here} here, one message there"
-    key = IMPLEMENTATIONS[operation.shown].replace("-", "_")
-    names: list[str] = getattr(case.job.experiment.system, key)
     n = len(operation.npus)
-    if n == case.graph.num_ranks:
-        there = " then ".join(names)
-    elif len(names) == 1:
-        there = f"{names[0]} of {n} in group order"
-    else:
-        there = f"one ring of {n} in group order"
-    return f"{here} here, {there} there"
+    there = "its measured duration"
+    if operation.coll == Collective.SEND_RECV:
+        there = "one message"
+    elif operation.shown is not None and _moves_data(operation):
+        key = IMPLEMENTATIONS[operation.shown].replace("-", "_")
+        names: list[str] = getattr(case.job.experiment.system, key)
+        if n == case.graph.num_ranks:
+            there = " then ".join(names)
+        else:
+            there = f"one {names[0] if len(names) == 1 else 'ring'} of {n} in group order"
+    return Facts(
+        note=case.plan.notes.get(int(case.instances.node[case.instances.ptr[of]])),
+        here=here,
+        there=there,
+        base_ns=float(case.prices.base_ns[of]),
+        endpoint_ns=float(case.prices.endpoint_ns[of]),
+    )
 
 
 def _per_rank(case: _Case) -> list[ComparedRank]:
@@ -462,49 +419,3 @@ def _per_rank(case: _Case) -> list[ComparedRank]:
             )
         )
     return rows
-
-
-def _summary(result: CompareResult) -> list[str]:
-    """Say in words where the step differs, from the numbers of the result."""
-    ranks, steps = result.ranks, max(len(result.steps), 1)
-    price = sum(
-        (row.astra_ns - row.native_ns) * row.count * row.group_size for row in result.operations
-    ) / (ranks * steps)
-    slots = sum(row.slot_wait_ns for row in result.per_rank) / (ranks * steps)
-    early = sum(
-        (row.astra_ns - row.astra_after_last_ns) * row.count * row.group_size
-        for row in result.operations
-    ) / (ranks * steps)
-    lines = [
-        "step: {:.2f} % {} in ASTRA-sim".format(
-            abs(result.difference_pct),
-            "longer" if result.astra_step_ns >= result.native_step_ns else "shorter",
-        ),
-        "prices: operations alone take {} {} there, a rank and step".format(
-            format_ns(abs(price)), "more" if price >= 0 else "less"
-        ),
-        f"skew: {format_ns(early)} less a rank and step there, where no collective has a barrier",
-        f"slots: {format_ns(slots)} a rank and step wait there for the only communication slot",
-    ]
-    if result.sharing_ns:
-        lines.append(
-            f"sharing: transfers slow each other by {format_ns(result.sharing_ns / ranks / steps)} "
-            "a rank and step here, and never there"
-        )
-    if result.stretched_ns:
-        lines.append(
-            f"tails: {format_ns(result.stretched_ns / ranks / steps)} a rank and step are added "
-            "here to those that grow with their transfers; there all stay as measured"
-        )
-    unpaid = [row for row in result.operations if row.unpaid]
-    if unpaid:
-        lines.append(
-            f"tiers: {sum(row.count for row in unpaid)} operations cross a tier that ASTRA-sim "
-            "does not charge them"
-        )
-    fast = (result.astra_step_ns - result.unconverted_step_ns) / max(result.astra_step_ns, 1)
-    lines.append(
-        f"GiB: GB/s are written as GiB/s; the same numbers taken over unchanged would make all "
-        f"links 7.4 % faster there and its step {fast:.2%} shorter"
-    )
-    return lines
