@@ -271,9 +271,10 @@ class _Layout:
         self._ranks = workload.ranks
         self._pending = np.diff(workload.dep_ptr)
         nodes = _nodes(workload, experiment, collectives)
-        self.can_recur = (
-            bool((collectives.plans["by_events"] == 0).any())
-            and not (nodes["kind"] == loop.POOL).any()
+        # Where ranks share a memory, or look only later at what is ready, the order of all that
+        # happens in a ns matters.
+        self.can_recur = bool((collectives.plans["by_events"] == 0).any()) and not bool(
+            np.isin(nodes["kind"], (loop.POOL, loop.SKIP)).any()
         )
         network = experiment.network
         next_ptr, next_node = _dependants(workload)
@@ -357,8 +358,8 @@ class _Layout:
         )
         state.ranks["finish"] = -1
         state.ranks["unseen"] = -1
-        state.ranks["message_ns"] = -1
-        state.ranks["agenda_ns"] = -1
+        state.ranks["last_ns"] = -1
+        state.ranks["doubt_ns"] = -1
         for head, cells in (
             (loop.FREE_EVENT, state.events),
             (loop.FREE_LIST, state.lists),

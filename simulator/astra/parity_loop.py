@@ -19,8 +19,9 @@ where nothing shares a link (congestion-unaware), at once when its last member e
 all its messages then follow from recurrences over members and steps (section 12), at about two
 nanoseconds of work a message. The second way knows when a collective ends on each rank, and when
 ASTRA-sim would have put that end on the rank's agenda, but not all that happens meanwhile. Where
-that could matter, two things in one ns on one rank whose order is not certain, or members that do
-not issue the same, `run` stops with `UNCERTAIN`, and the caller plays the messages instead. Both
+that could matter, two completions in one ns on one rank that let nodes want the same slot, or
+members that do not issue the same, `run` stops with `UNCERTAIN`, and the caller plays the messages
+instead. Both
 ways are needed: messages for the congestion-aware backend and for certainty, recurrences because
 they are a hundred times faster.
 
@@ -166,8 +167,11 @@ RANK = np.dtype(
         ("chunks", np.int64),  # created so far
         ("left", np.int64),  # chunks of the collective in progress
         ("entered", np.int64),  # when it was issued
-        ("message_ns", np.int64),  # last completion by a message
-        ("agenda_ns", np.int64),  # last agenda
+        ("last_ns", np.int64),  # last completion; of those in its ns:
+        ("held", np.int64),  # slots that they held, as bits
+        ("released", np.int64),  # slots that nodes wait for whom they released
+        ("by_message", np.int64),
+        ("doubt_ns", np.int64),  # where the order on the agenda is not certain
     ],
     align=True,
 )
@@ -456,7 +460,8 @@ def _act(s: State, rank: int, time: int, kind: int, subject: int, token: int) ->
 def _act_before_end(s: State, at: int, event: int) -> None:
     """Put an action in its place on an agenda that has the end of a collective.
 
-    That was put there when it became known, with the time at which ASTRA-sim would have.
+    That was put there when it became known, with the time at which ASTRA-sim would have. Where that
+    is the same for both, their order is not certain.
     """
     since = s.events[event].since
     before = -1
@@ -464,7 +469,7 @@ def _act_before_end(s: State, at: int, event: int) -> None:
     while here >= 0 and s.events[here].since <= since:
         ends = s.events[here].kind == _COLLECTIVE_ENDS or s.events[event].kind == _COLLECTIVE_ENDS
         if s.events[here].since == since and ends:
-            s.scalars[_STATUS] = UNCERTAIN
+            s.ranks[s.lists[at].rank].doubt_ns = s.lists[at].time
         before = here
         here = s.events[here].next
     s.events[event].next = here
@@ -519,13 +524,16 @@ def _pop_ready(g: Given, s: State, rank: int, slot: int) -> int:
 
 
 @lean
-def _release(g: Given, s: State, node: int) -> None:
-    """Make dependants ready that waited for a node alone."""
+def _release(g: Given, s: State, node: int) -> int:
+    """Make dependants ready that waited for a node alone; the slots they need, as bits."""
+    slots = 0
     for at in range(g.next_ptr[node], g.next_ptr[node + 1]):
         dependant = g.next_node[at]
         s.pending[dependant] -= 1
         if s.pending[dependant] == 0:
             _make_ready(g, s, dependant)
+            slots |= 1 << g.nodes[dependant].slot
+    return slots
 
 
 @lean
@@ -588,19 +596,37 @@ def _complete(g: Given, s: State, index: int, by_message: int) -> None:
     """A node is over: its slot is free, and its rank looks at what is ready."""
     node = g.nodes[index]
     rank, now = node.rank, s.scalars[_NOW]
-    if g.recurrences:
-        if by_message:
-            if s.ranks[rank].message_ns == now or s.ranks[rank].agenda_ns == now:
-                s.scalars[_STATUS] = UNCERTAIN
-            s.ranks[rank].message_ns = now
-        elif s.ranks[rank].message_ns == now:
-            s.scalars[_STATUS] = UNCERTAIN
     s.completed[index] = now
     if node.slot != FREE:
         s.busy[rank, node.slot] = -1
     s.ranks[rank].running -= 1
-    _release(g, s, index)
+    released = _release(g, s, index)
+    if g.recurrences:
+        held = 0 if node.slot == FREE else 1 << node.slot
+        _note_completion(s, rank, held, released, by_message)
     _issue_ready(g, s, rank, by_message)
+
+
+@lean
+def _note_completion(s: State, rank: int, held: int, released: int, by_message: int) -> None:
+    """See whether the order of the completions of a rank in one ns is certain, or makes no odds.
+
+    It makes none unless what two of them release, or one holds and the other releases, wants the
+    same slot; receives want none.
+    """
+    own, now = s.ranks[rank], s.scalars[_NOW]
+    if own.last_ns != now:
+        own.last_ns = now
+        own.held = 0
+        own.released = 0
+        own.by_message = 0
+    elif by_message or own.by_message or own.doubt_ns == now:
+        meets = (released & (own.released | own.held)) | (held & own.released)
+        if own.odd or meets & ((1 << FREE) - 1):
+            s.scalars[_STATUS] = UNCERTAIN
+    own.held |= held
+    own.released |= released
+    own.by_message |= by_message
 
 
 @inlined
@@ -1481,8 +1507,6 @@ def _recur_tree(
 
 @inlined
 def _run_agenda(g: Given, s: State, at: int) -> None:
-    rank = s.lists[at].rank
-    s.ranks[rank].agenda_ns = s.scalars[_NOW]
     while True:
         event = s.lists[at].first
         if event < 0 or s.scalars[_STATUS] != DONE:
