@@ -13,6 +13,7 @@ import numpy as np
 
 from ...base.errors import GraphError
 from . import parity_loop as loop
+from . import parity_tables as tables
 from .checks import check_experiment, check_nodes
 from .collectives import Collectives, plan_collectives
 from .experiment import Backend
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .experiment import Experiment
-    from .parity_loop import State
+    from .parity_tables import State
     from .workload import Workload
 
     Int = NDArray[np.int64]
@@ -281,7 +282,7 @@ class _Layout:
         ready_ptr = np.zeros(loop.SLOTS * workload.ranks + 1, np.int64)
         slots = nodes["rank"] * loop.SLOTS + nodes["slot"]
         np.cumsum(np.bincount(slots, minlength=len(ready_ptr) - 1), out=ready_ptr[1:])
-        self._given = loop.Given(
+        self._given = tables.Given(
             nodes=nodes,
             next_ptr=next_ptr,
             next_node=next_node,
@@ -328,32 +329,32 @@ class _Layout:
         ranks, dims, queues = self._ranks, len(given.counts), given.queues_per_dim
         played = plans[plans["by_events"] != 0] if recurrences else plans
         chunks = 1 + ranks * int(played["count"].max(initial=0))
-        state = loop.State(
+        state = tables.State(
             scalars=np.zeros(loop.SCALARS, np.int64),
             pending=self._pending.copy(),
             issued=np.full(len(given.nodes), -1),
             completed=np.full(len(given.nodes), -1),
             unseen=np.full(len(given.nodes), -1),
-            ranks=np.zeros(ranks, loop.RANK),
+            ranks=np.zeros(ranks, tables.RANK),
             busy=np.full((ranks, loop.SLOTS), -1),
             ready=np.zeros(len(given.nodes), np.int64),
             ready_count=np.zeros((ranks, loop.SLOTS), np.int64),
-            queues=_empty_queues(ranks * dims * queues, loop.QUEUE),
+            queues=_empty_queues(ranks * dims * queues, tables.QUEUE),
             turns=np.zeros((ranks, dims, 3), np.int64),
             trees=np.zeros((ranks, len(CommType), dims), np.int64),
             group_chunks=np.zeros(self._group_room, np.int64),
             group_at=self._group_at,
             chunk_queues=np.zeros((chunks, int(plans["phases"].max(initial=1))), np.int64),
-            chunks=_cells(chunks, loop.CHUNK),
-            events=_cells(room, loop.EVENT),
-            lists=_cells(room, loop.LIST),
-            messages=_cells(room, loop.MESSAGE),
+            chunks=_cells(chunks, tables.CHUNK),
+            events=_cells(room, tables.EVENT),
+            lists=_cells(room, tables.LIST),
+            messages=_cells(room, tables.MESSAGE),
             list_table=np.full(_power_of_two(2 * room), -1),
             message_table=np.full(_power_of_two(2 * room), -1),
             times=np.zeros(room, np.int64),
-            links=_empty_queues(self._links(), loop.LINK),
-            memories=_empty_queues(ranks, loop.MEMORY),
-            joins=_cells(ranks + 1, loop.JOIN),
+            links=_empty_queues(self._links(), tables.LINK),
+            memories=_empty_queues(ranks, tables.MEMORY),
+            joins=_cells(ranks + 1, tables.JOIN),
             join_table=np.full(_power_of_two(2 * ranks), -1),
         )
         state.ranks["finish"] = -1
@@ -403,7 +404,7 @@ def _nodes(
     """What each node does, in which slot, and for how long."""
     kind, system = workload.type, experiment.system
     on_cpu = (workload.on_cpu != 0) & (workload.on_cpu != ABSENT)
-    nodes = np.zeros(len(kind), loop.NODE)
+    nodes = np.zeros(len(kind), tables.NODE)
     nodes["rank"] = np.repeat(np.arange(workload.ranks), np.diff(workload.rank_ptr))
     nodes["slot"] = np.select(
         [kind == NodeType.COMM_RECV_NODE, on_cpu, kind == NodeType.COMP_NODE],

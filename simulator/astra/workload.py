@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 #: An attribute that a node does not have.
 ABSENT = -(1 << 62)
 
+# Numbers that columns hold beside it; ids, sizes and durations of real jobs are far smaller.
+_MOST = (1 << 62) - 1
+
 #: Integer attributes, at the columns that hold them.
 _ATTRIBUTES = {
     "comm_type": "comm_type",
@@ -223,6 +226,8 @@ class Builder:
                     f"attribute {name} is {value!r}, and ASTRA-sim takes nothing but integers"
                 )
             row.append(int(value))
+        if max(row) > _MOST or min(row) < ABSENT:
+            raise ValueError("has a number that needs more than 62 bits")
         return row
 
 
