@@ -114,7 +114,8 @@ def _reasons(result: CompareResult) -> list[RenderableType]:
 
 def _ranks(result: CompareResult) -> list[RenderableType]:
     table = text.Columns(
-        names=["rank"], numbers=["measured", "here", "ASTRA-sim", "waits for the slot"]
+        names=["rank"],
+        numbers=["measured", "here", "ASTRA-sim", "waits for the slot", "computations queue"],
     )
     for row in result.per_rank[:_SHOWN]:
         table.row(
@@ -123,6 +124,7 @@ def _ranks(result: CompareResult) -> list[RenderableType]:
             text.time(row.native_ns),
             text.time(row.astra_ns),
             text.time(row.slot_wait_ns),
+            text.time(row.compute_wait_ns),
         )
     return [
         *table.titled("All steps, to the end of each rank"),

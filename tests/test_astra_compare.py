@@ -114,6 +114,8 @@ def test_one_slot_makes_operations_of_different_groups_wait() -> None:
     assert result.per_rank[0].slot_wait_ns > 0
     assert result.per_rank[5].slot_wait_ns == 0
     assert any(line.startswith("slots: ") for line in result.summary)
+    # Computations beside them share a slot of their own; of one stream none waits for another.
+    assert all(rank.compute_wait_ns == 0 for rank in result.per_rank)
     alone = compared([((0, 1, 2, 3), (Collective.ALL_REDUCE, SIZE, 0))])
     assert all(rank.slot_wait_ns == 0 for rank in alone.per_rank)
 

@@ -19,7 +19,7 @@ from ..algorithms.names import ALGORITHMS
 from .alone import collective_alone, cycles_alone, send_alone, without_cost
 from .compare_results import ComparedOperation, ComparedRank, CompareResult
 from .job import astra_job, step_ns
-from .names import IMPLEMENTATIONS, CommType
+from .names import IMPLEMENTATIONS, CommType, NodeType
 from .parity import run
 from .reasons import Facts, reasons, summary
 
@@ -349,6 +349,22 @@ def _slot_wait_ns(case: _Case, nodes: Int) -> Int:
     return waited
 
 
+def _compute_wait_ns(case: _Case) -> Int:
+    """Time that computations and gaps of each npu were ready and not issued, shape (R,).
+
+    ASTRA-sim runs one of them at a time, those of the processor apart from the others.
+    """
+    workload, outcome = case.job.workload, case.outcome
+    ready = np.zeros(len(workload.id), np.int64)
+    dependent = np.diff(workload.dep_ptr) > 0
+    if dependent.any():
+        starts = workload.dep_ptr[:-1][dependent]
+        ready[dependent] = np.maximum.reduceat(outcome.completed_ns[workload.dep], starts)
+    waited = np.where(workload.type == NodeType.COMP_NODE, outcome.issued_ns - ready, 0)
+    total: Int = np.add.reduceat(waited, workload.rank_ptr[:-1])
+    return total
+
+
 def _depends(case: _Case, node: int, previous: int) -> bool:
     """Whether a node needs another for more than the order of the slot."""
     plan, job = case.plan, case.job
@@ -403,6 +419,7 @@ def _per_rank(case: _Case) -> list[ComparedRank]:
     compressed = simulation.compressed.graph
     measured = bool((graph.steps.completion_ns >= 0).all())
     queued = (graph.instance >= 0) & case.plan.joined & (graph.kind != Kind.RECV)
+    computing = _compute_wait_ns(case)
     rows = []
     for index, rank in enumerate(graph.ranks.tolist()):
         nodes = slice(int(graph.rank_ptr[index]), int(graph.rank_ptr[index + 1]))
@@ -416,6 +433,7 @@ def _per_rank(case: _Case) -> list[ComparedRank]:
                 astra_ns=case.outcome.finish[npu_of[index]],
                 measured_ns=end_ns if measured else None,
                 slot_wait_ns=int(waits.sum()),
+                compute_wait_ns=int(computing[npu_of[index]]),
             )
         )
     return rows

@@ -93,6 +93,9 @@ class ComparedRank(msgspec.Struct, frozen=True, kw_only=True):
         The same as it was measured.
     slot_wait_ns : int
         Time that its operations were ready in ASTRA-sim and waited for the communication slot.
+    compute_wait_ns : int
+        The same of its computations and gaps, for the slots of computation: summed over nodes,
+        of which several can wait at a time.
     """
 
     rank: int
@@ -100,6 +103,7 @@ class ComparedRank(msgspec.Struct, frozen=True, kw_only=True):
     astra_ns: int
     measured_ns: int | None
     slot_wait_ns: int
+    compute_wait_ns: int
 
 
 class CompareResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -99,6 +99,12 @@ def summary(result: CompareResult) -> list[str]:
         f"skew: {format_ns(early)} less a rank and step there, where no collective has a barrier",
         f"slots: {format_ns(slots)} a rank and step wait there for the only communication slot",
     ]
+    computing = sum(row.compute_wait_ns for row in result.per_rank) / (ranks * steps)
+    if computing:
+        lines.append(
+            f"queues: {format_ns(computing)} a rank and step, over all nodes, computations and "
+            "gaps of several streams or threads wait for each other there"
+        )
     if result.sharing_ns:
         lines.append(
             f"sharing: transfers slow each other by {format_ns(result.sharing_ns / ranks / steps)} "
