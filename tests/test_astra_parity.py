@@ -425,6 +425,17 @@ KINDS = [
 SHAPES = [[2], [3], [4], [8], [2, 2], [3, 2], [4, 2], [2, 2, 2]]
 
 
+def shift(rows: list[list[Row]], by: int, size: int, tag: int) -> None:
+    """Let every rank send to another, and compute when it has received."""
+    for rank, mine in enumerate(rows):
+        after = [len(mine) - 1] if mine else []
+        message = {"comm_size": size, "comm_tag": tag}
+        dst, src = (rank + by) % len(rows), (rank - by) % len(rows)
+        mine.append((len(mine), SEND, after, message | {"comm_dst": dst}))
+        mine.append((len(mine), RECV, after, message | {"comm_src": src}))
+        mine.append((len(mine), COMP, [len(mine) - 1], {"us": 1}))
+
+
 @st.composite
 def random_jobs(draw: st.DrawFn) -> tuple[Workload, Experiment]:
     """Ranks that compute for different times between collectives of the world and of groups."""
@@ -456,10 +467,12 @@ def random_jobs(draw: st.DrawFn) -> tuple[Workload, Experiment]:
         all_to_all_implementation=["ring"] * len(shape),
     )
     rows: list[list[Row]] = [[] for _ in range(ranks)]
-    for _ in range(draw(st.integers(1, 4))):
+    for turn in range(draw(st.integers(1, 4))):
         kind = draw(st.sampled_from(KINDS))
         size = draw(st.integers(5, 5000)) * draw(st.sampled_from([1, 64, 4096]))
         by_group = draw(st.booleans())
+        if draw(st.integers(0, 2)) == 0:
+            shift(rows, draw(st.integers(1, ranks - 1)), size, turn)
         for rank in range(ranks):
             member = [number for number, members in groups.items() if rank in members]
             if by_group and not member:
