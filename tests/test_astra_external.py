@@ -20,10 +20,16 @@ import yaml
 from chakra.schema.protobuf import et_def_pb2 as schema
 from chakra.src.third_party.utils.protolib import encodeMessage
 from whatif.base.errors import EngineError, GraphError, TraceError, UsageError
+from whatif.graph.columns import Collective
+from whatif.simulator.astra import external
 from whatif.simulator.astra.binary import VARIABLE, find_binary
 from whatif.simulator.astra.external import ExperimentFiles, Limits, run_binary
+from whatif.simulator.network import Network, Tier, save_network
 
 import whatif
+
+from .transfers import program as program_of
+from .transfers import traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -202,6 +208,15 @@ def test_a_binary_that_talks_for_ever_is_stopped(
     binary = program("while True: print('still there', flush=True); time.sleep(0.01)")
     with pytest.raises(EngineError, match=r"took longer than 0\.7 s and was stopped; 0 of 2"):
         run_binary(binary, files, RANKS, limits=Limits(time_s=0.7, silence_s=60))
+
+
+def test_a_binary_that_goes_on_without_output_is_stopped(
+    program: Callable[..., Path], files: ExperimentFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(external, "_LAST_BREATH_S", 0.3)
+    binary = program("report(0, 1, 1)", "os.close(1); os.close(2)", "time.sleep(600)")
+    with pytest.raises(EngineError, match="closed its output and went on and was stopped"):
+        run_binary(binary, files, RANKS)
 
 
 def test_a_trace_too_few_is_named(program: Callable[..., Path], files: ExperimentFiles) -> None:
@@ -399,6 +414,61 @@ def test_a_real_one_and_ours_agree_on_a_job_of_eight_gpus(
             astra_sim_bin=astra_sim("congestion_unaware"),
         )
         assert there.per_rank == here.per_rank
+
+
+def test_a_real_one_prints_the_cycles_that_an_export_promises(
+    astra_sim: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Any topology and algorithm, on two tiers and on one."""
+    inner = Tier(size=4, bandwidth_gb_s=300, latency_ns=1010)
+    outer = Tier(size=2, bandwidth_gb_s=25, latency_ns=5010)
+    ring = Tier(topology="ring", size=2, bandwidth_gb_s=50, latency_ns=510)
+    mesh = Tier(topology="fully_connected", size=8, bandwidth_gb_s=448, latency_ns=700)
+    networks = [
+        Network(name="switches", tiers=[inner, outer]),
+        Network(name="torus", tiers=[ring, ring, ring]),
+        Network(name="mesh", tiers=[mesh]),
+        *(
+            Network(name=name, tiers=[inner, outer], algorithms={"all-reduce": name})
+            for name in ("halving-doubling", "tree", "direct", "hierarchical-pipelined")
+        ),
+    ]
+    for network in networks:
+        save_network(network, tmp_path / f"{network.name}.yaml")
+    size = 1 << 22
+    graph = traced(
+        program_of(
+            [
+                (tuple(range(8)), (Collective.ALL_REDUCE, size, 0)),
+                ((0, 1, 2, 3), (Collective.ALL_GATHER, size, 0)),
+                ((0, 4), (Collective.REDUCE_SCATTER, size, 0)),
+                (tuple(range(8)), (Collective.ALL_TO_ALL, size, 0)),
+            ],
+            ranks=8,
+            steps=2,
+        ),
+        networks[0],
+    )
+    result = whatif.astra_export(
+        graph,
+        tmp_path / "out",
+        resources=["scaleup_bw", "scaleout_bw", "scaleup_domain"],
+        network=tmp_path / "switches.yaml",
+        presets=[tmp_path / f"{network.name}.yaml" for network in networks[1:]],
+    )
+    assert len(result.variants) == 10
+    for variant in result.variants:
+        settings = tmp_path / "out" / variant.name
+        traces = tmp_path / "out" / variant.traces
+        files = ExperimentFiles(
+            workload=traces,
+            network=settings / "network.yml",
+            system=settings / "system.json",
+            memory=settings / "memory.json",
+            groups=Path(f"{traces}.comm_groups.json"),
+        )
+        run = run_binary(astra_sim("congestion_unaware"), files, 8)
+        assert max(run.finish_cycles) == variant.finish_cycles, variant.name
 
 
 def test_a_stall_of_a_real_one_is_traced_back_to_the_node_at_fault(

@@ -255,7 +255,8 @@ def _write(
         ]
         _write_settings(directory, inputs.network, inputs.system, inputs.memory, notes)
         if inputs.order not in traces:
-            prefix = "et" if not traces else f"et_{variant.name}"
+            # A number and no name: ASTRA-sim takes groups for none if "empty" is in their path.
+            prefix = f"et_{len(traces)}" if traces else "et"
             write_et(graph, work / prefix, PREFIX, order=inputs.order)
             made = astra_job(graph, variant.network, variant.placement)
             traces[inputs.order] = prefix, made
