@@ -18,7 +18,7 @@ from .checks import check_experiment, check_nodes
 from .collectives import Collectives, plan_collectives
 from .experiment import Backend
 from .names import TOPOLOGIES, CommType, NodeType
-from .stalls import accepted_mismatches, explain_stall
+from .stalls import accepted_mismatches, explain_certain_stall, explain_stall
 from .workload import ABSENT
 
 if TYPE_CHECKING:
@@ -107,19 +107,22 @@ def run(workload: Workload, experiment: Experiment, *, recurrences: bool = True)
     recurrences &= layout.can_recur
     state, how = layout.play(recurrences=recurrences)
     if recurrences and (how != loop.DONE or (state.ranks["finish"] < 0).any()):
-        # Whatever went wrong, the messages decide what ASTRA-sim makes of it.
+        if how == loop.DONE:
+            certain = explain_certain_stall(*_stuck(workload, experiment, collectives, state))
+            if certain is not None:
+                raise certain
+        # Of all else that went wrong the messages decide what ASTRA-sim makes of it.
         recurrences = False
         state, how = layout.play(recurrences=False)
     finish = state.ranks["finish"]
     _refuse_abort(workload, state, how)
     if (finish < 0).any():
-        raise explain_stall(
-            workload,
-            experiment.network.npus_count,
-            collectives,
-            state.issued,
-            state.completed,
-            finish,
+        raise explain_stall(*_stuck(workload, experiment, collectives, state))
+    if (finish >= 2 * _GARBAGE_NS).any():
+        raise GraphError(
+            "the cycles of ASTRA-sim's clock, which has 64 bits, overflow",
+            file=workload.source,
+            rank=int(np.argmax(finish)),
         )
     warnings += _disorder(workload, state)
     if not recurrences:
@@ -133,6 +136,19 @@ def run(workload: Workload, experiment: Experiment, *, recurrences: bool = True)
         issued_ns=state.issued,
         completed_ns=state.completed,
         warnings=warnings,
+    )
+
+
+def _stuck(
+    workload: Workload, experiment: Experiment, collectives: Collectives, state: State
+) -> tuple[Workload, list[int], Collectives, Int, Int, Int]:
+    return (
+        workload,
+        experiment.network.npus_count,
+        collectives,
+        state.issued,
+        state.completed,
+        state.ranks["finish"],
     )
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .workload import Workload
 
     Int = NDArray[np.int64]
+    _Rule = Callable[[int, int], str | None]
 
 # Other ranks that an error lists.
 _LISTED = 3
@@ -68,8 +69,8 @@ def explain_stall(
         With the rank, the node and the rule.
     """
     stall = _Stall(workload, counts, collectives, issued, completed)
-    stuck = np.flatnonzero(finish < 0).tolist()
-    rules: tuple[Callable[[int, int], str | None], ...] = (
+    waiting = _waiting(stall, finish)
+    rules = (
         stall.different,
         stall.not_a_power_of_two,
         stall.missing,
@@ -80,23 +81,56 @@ def explain_stall(
         stall.unseen,
         stall.circle,
     )
-    waiting = [(rank, node) for rank in stuck for node in stall.in_progress(rank)]
-    for rule in rules:
-        for rank, node in waiting:
-            if (reason := rule(rank, node)) is not None:
-                return GraphError(
-                    f"{reason} {_missing_lines(stuck, workload.ranks)}",
-                    file=workload.source,
-                    rank=rank,
-                    place=workload.describe(node),
-                )
+    found = _first(workload, rules, waiting, finish)
+    if found is not None:
+        return found
     rank, node = waiting[0]
     return GraphError(
-        f"never completes{_others(workload, waiting)} {_missing_lines(stuck, workload.ranks)}",
+        f"never completes{_others(workload, waiting)} {_missing_lines(finish)}",
         file=workload.source,
         rank=rank,
         place=workload.describe(node),
     )
+
+
+def explain_certain_stall(
+    workload: Workload,
+    counts: list[int],
+    collectives: Collectives,
+    issued: Int,
+    completed: Int,
+    finish: Int,
+) -> GraphError | None:
+    """Say why ranks never finish, where no look at messages could change that; else None.
+
+    Parameters and result as of `explain_stall`, of a run in which collectives were played by
+    recurrences only. Members that issue different collectives, or number them differently, are no
+    certain stall: their messages may happen to agree.
+    """
+    stall = _Stall(workload, counts, collectives, issued, completed)
+    rules = (stall.missing, stall.other_order, stall.nobody_sends, stall.circle)
+    return _first(workload, rules, _waiting(stall, finish), finish)
+
+
+def _waiting(stall: _Stall, finish: Int) -> list[tuple[int, int]]:
+    """Ranks that never finish, and the nodes that they are in."""
+    stuck = np.flatnonzero(finish < 0).tolist()
+    return [(rank, node) for rank in stuck for node in stall.in_progress(rank)]
+
+
+def _first(
+    workload: Workload, rules: tuple[_Rule, ...], waiting: list[tuple[int, int]], finish: Int
+) -> GraphError | None:
+    for rule in rules:
+        for rank, node in waiting:
+            if (reason := rule(rank, node)) is not None:
+                return GraphError(
+                    f"{reason} {_missing_lines(finish)}",
+                    file=workload.source,
+                    rank=rank,
+                    place=workload.describe(node),
+                )
+    return None
 
 
 def accepted_mismatches(workload: Workload, collectives: Collectives, issued: Int) -> list[str]:
@@ -141,10 +175,10 @@ def accepted_mismatches(workload: Workload, collectives: Collectives, issued: In
     ]
 
 
-def _missing_lines(stuck: list[int], ranks: int) -> str:
+def _missing_lines(finish: Int) -> str:
     return (
-        f"({len(stuck)} of {ranks} ranks never finish; ASTRA-sim exits with 0 and leaves out their "
-        "lines)"
+        f"({(finish < 0).sum()} of {len(finish)} ranks never finish; ASTRA-sim exits with 0 and "
+        "leaves out their lines)"
     )
 
 
