@@ -76,6 +76,10 @@ class NetworkError(WhatIfError):
     """A network description is malformed or does not fit the job."""
 
 
+class EngineError(WhatIfError):
+    """An engine that is not ours crashed, was stopped at a limit, or left ranks out."""
+
+
 class UsageError(WhatIfError):
     """The command line or the arguments of a public function make no sense."""
 

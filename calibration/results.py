@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 # msgspec resolves the annotations when it decodes, so these are needed at run time.
+from ..simulator.astra.files import MemoryFile, NetworkFile, SystemFile  # noqa: TC001
 from ..simulator.network import Network, Overlap  # noqa: TC001
 
 
@@ -121,21 +122,66 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
     operations: list[SlowedOperation]
 
 
-class AstraConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A network for ASTRA-sim's analytical backends.
+class AstraFitRow(msgspec.Struct, frozen=True, kw_only=True):
+    """How well ASTRA-sim explains one kind of operation, with the fitted files.
 
     Attributes
     ----------
-    network : dict
-        Content of network.yml.
-    system : dict
-        Content of system.json.
-    notes : list of str
-        How the values came about, and what they cannot express.
+    collective : str
+        Label of the `Collective`.
+    size_bytes : int
+        Input bytes of one rank, as the .et files show them.
+    ranks, domains : int
+        Members of the group, and scale-up domains that hold them.
+    count : int
+        Operations of the kind.
+    measured_ns : float
+        Measured transfer time, the mean without stalls.
+    simulated_ns : float
+        The same in ASTRA-sim with the arrivals that were measured: from the last arrival to the
+        mean end.
+    alone_ns : int
+        In ASTRA-sim with all members arriving at once, to the last end.
+    residual_pct : float
+        Simulated against measured, in percent of the measured time.
     """
 
-    network: dict[str, list[str] | list[int] | list[float]]
-    system: dict[str, str | int | list[str]]
+    collective: str
+    size_bytes: int
+    ranks: int
+    domains: int
+    count: int
+    measured_ns: float
+    simulated_ns: float
+    alone_ns: int
+    residual_pct: float
+
+
+class AstraConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A network for ASTRA-sim's analytical backends, fitted under their physics.
+
+    Attributes
+    ----------
+    network, system, memory
+        The files.
+    rows : list of AstraFitRow
+        The measured transfers and what ASTRA-sim makes of them.
+    step_ns, measured_step_ns : int or None
+        Step of the job in ASTRA-sim, with the serial model, and as measured; None where the job
+        was not simulated.
+    step_error_pct : float or None
+        Their difference in percent of the measured step.
+    notes : list of str
+        How the values came about, what is folded into them and what they cannot express.
+    """
+
+    network: NetworkFile
+    system: SystemFile
+    memory: MemoryFile
+    rows: list[AstraFitRow]
+    step_ns: int | None
+    measured_step_ns: int | None
+    step_error_pct: float | None
     notes: list[str]
 
 

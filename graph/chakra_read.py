@@ -149,6 +149,11 @@ class _RankReader:
 def _read_ours(readers: list[_RankReader], groups_file: Path) -> ExecutionGraph:
     job = _job(readers)
     _check_groups(job, readers, groups_file)
+    # Npus may be numbered by their place in a network, and not as the ranks are.
+    position = {rank: index for index, rank in enumerate(job.ranks)}
+    readers = sorted(
+        readers, key=lambda reader: position.get(reader.metadata.get(fmt.RANK, -1), -1)
+    )
     columns: dict[str, list[int]] = {column: [] for column in _DTYPES}
     deps = _Deps()
     rank_ptr = [0]
@@ -221,11 +226,13 @@ def _job(readers: list[_RankReader]) -> fmt.JobTables:
         job = msgspec.json.decode(text, type=fmt.JobTables)
     except msgspec.MsgspecError as error:
         raise TraceError(f"damaged job tables ({error})", file=head.file) from error
-    if len(readers) < len(job.ranks):
+    held = {reader.metadata.get(fmt.RANK) for reader in readers}
+    missing = next((rank for rank in job.ranks if rank not in held), None)
+    if missing is not None:
         raise TraceError(
-            f"the file of rank {job.ranks[len(readers)]} (npu {len(readers)}) is missing",
+            f"the file of rank {missing} (npu {len(readers)}) is missing",
             file=head.file.parent,
-            rank=job.ranks[len(readers)],
+            rank=missing,
         )
     return job
 

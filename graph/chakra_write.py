@@ -23,13 +23,20 @@ from .columns import EdgeKind, Flavour, Kind, LaneKind
 from .validate import describe_node, rank_of, validate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from .columns import ExecutionGraph
 
 
 def write_et(
-    graph: ExecutionGraph, directory: Path, prefix: str = "whatif", *, overwrite: bool = False
+    graph: ExecutionGraph,
+    directory: Path,
+    prefix: str = "whatif",
+    *,
+    overwrite: bool = False,
+    order: Sequence[int] | None = None,
 ) -> list[Path]:
     """Write one ``<prefix>.<npu>.et`` per rank and ``<prefix>.comm_groups.json``.
 
@@ -49,13 +56,15 @@ def write_et(
     Parameters
     ----------
     graph : ExecutionGraph
-        Ranks become npus 0, 1, ... in their order.
+        Ranks become npus 0, 1, ... in their order, unless another is given.
     directory : Path
         Made if it does not exist.
     prefix : str
         First part of the file names.
     overwrite : bool
         Replace a set of the same prefix.
+    order : sequence of int, optional
+        Index of the rank that becomes each npu.
 
     Returns
     -------
@@ -79,6 +88,7 @@ def write_et(
     grid = _Grid.of(graph, plan)
     names = [_writable(name) for name in graph.names]
     job = _job_tables(graph, names).encode()
+    npu_of = np.argsort(range(graph.num_ranks) if order is None else order).tolist()
     made = not directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -87,11 +97,11 @@ def write_et(
         raise WhatIfError(f"cannot be written: {error.strerror}", file=directory) from error
     placed: list[Path] = []
     try:
-        for npu in range(graph.num_ranks):
+        for index, npu in enumerate(npu_of):
             with (work / fmt.file_name(prefix, npu)).open("wb") as file:
-                _RankWriter(graph, plan, grid, names, npu, file).write(job)
+                _RankWriter(graph, plan, grid, names, npu_of, index, file).write(job)
         with (work / fmt.groups_name(prefix)).open("w", encoding="utf-8") as text:
-            json.dump(_comm_groups(graph), text)
+            json.dump(_comm_groups(graph, npu_of), text)
         for path in old:
             path.unlink()
         for name in [
@@ -164,9 +174,9 @@ def _job_tables(graph: ExecutionGraph, names: list[str]) -> fmt.JobTables:
     )
 
 
-def _comm_groups(graph: ExecutionGraph) -> dict[str, list[int]]:
+def _comm_groups(graph: ExecutionGraph, npu_of: list[int]) -> dict[str, list[int]]:
     """Communicators of ASTRA-sim: npus in group order. One member alone would never complete."""
-    npu = {int(rank): i for i, rank in enumerate(graph.ranks)}
+    npu = dict(zip(graph.ranks.tolist(), npu_of, strict=True))
     members = {
         str(i + 1): [npu[rank] for rank in group.ranks if rank in npu]
         for i, group in enumerate(graph.groups)
@@ -246,7 +256,8 @@ class _RankWriter:
         plan: ExportPlan,
         grid: _Grid,
         names: list[str],
-        npu: int,
+        npu_of: list[int],
+        index: int,
         file: IO[bytes],
     ) -> None:
         from chakra.schema.protobuf import et_def_pb2
@@ -256,15 +267,17 @@ class _RankWriter:
         self._graph = graph
         self._plan = plan
         self._names = names
-        self._npu = npu
+        self._npu_of = npu_of
+        self._index = index
+        self._npu = npu_of[index]
         self._file = file
-        self._first = int(graph.rank_ptr[npu])
-        nodes = slice(self._first, int(graph.rank_ptr[npu + 1]))
+        self._first = int(graph.rank_ptr[index])
+        nodes = slice(self._first, int(graph.rank_ptr[index + 1]))
         self._order = (plan.order[nodes] - self._first).tolist()
         self._ready, self._start, self._finish, self._end = (
             column[nodes].tolist() for column in (grid.ready, grid.start, grid.finish, grid.end)
         )
-        self._base = int(grid.base.min()), int(grid.base[npu])
+        self._base = int(grid.base.min()), int(grid.base[index])
         self._columns = {
             column: getattr(graph, column)[nodes].astype(np.int64).tolist()
             for column in (*fmt.ALWAYS, *fmt.DEFAULTS)
@@ -315,7 +328,7 @@ class _RankWriter:
         for key, value in (
             (fmt.FORMAT_KEY, fmt.FORMAT),
             (fmt.NPU, self._npu),
-            (fmt.RANK, int(self._graph.ranks[self._npu])),
+            (fmt.RANK, int(self._graph.ranks[self._index])),
             (fmt.NODES, messages),
         ):
             metadata.attr.add(name=key, int64_val=value)
@@ -415,7 +428,7 @@ class _RankWriter:
             add(name="pg_name", string_val=str(self._columns["group"][i] + 1))
             add(name="comm_priority", int32_val=0)
         else:
-            peer = int(np.searchsorted(self._graph.ranks, self._columns["peer"][i]))
+            peer = self._npu_of[np.searchsorted(self._graph.ranks, self._columns["peer"][i])]
             source, target = (self._npu, peer) if kind == Kind.SEND else (peer, self._npu)
             add(name="comm_src", int32_val=source)
             add(name="comm_dst", int32_val=target)

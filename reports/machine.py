@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from ..simulator.astra.compare_results import CompareResult
+    from ..simulator.astra.results import AstraResult
     from ..sweeps.results import SimulateResult, SweepResult
     from ..utility.results import ClustersResult, UtilityResult
     from .results import InspectResult
@@ -108,6 +110,35 @@ def simulation_frame(result: SimulateResult) -> pd.DataFrame:
     return _frame(rows, list(rows[0]))
 
 
+def comparison_frame(result: CompareResult) -> pd.DataFrame:
+    """One row for each kind of operation, with a column for what each tier is paid."""
+    rows = []
+    for operation in result.operations:
+        fields = msgspec.structs.asdict(operation)
+        native, astra = fields.pop("native_tiers_ns"), fields.pop("astra_tiers_ns")
+        unpaid, why = fields.pop("unpaid"), fields.pop("why")
+        fields |= {f"native_{tier}_ns": ns for tier, ns in native.items()}
+        fields |= {f"astra_{tier}_ns": ns for tier, ns in astra.items()}
+        fields |= {"unpaid": ", ".join(unpaid), "why": "; ".join(why)}
+        rows.append({"trace": result.trace, "network": result.network.name} | fields)
+    return _frame(rows, list(dict.fromkeys(name for row in rows for name in row)))
+
+
+def astra_frame(result: AstraResult) -> pd.DataFrame:
+    """One row for each rank; cycles as text, because they may need 64 bits without a sign."""
+    common = {"trace": result.trace, "engine": result.engine, "backend": result.backend}
+    rows = [
+        common
+        | {
+            "rank": row.rank,
+            "finish_cycles": str(row.finish_cycles),
+            "exposed_cycles": str(row.exposed_cycles),
+        }
+        for row in result.per_rank
+    ]
+    return _frame(rows, [*common, "rank", "finish_cycles", "exposed_cycles"])
+
+
 def inspection_frame(result: InspectResult) -> pd.DataFrame:
     """One row for each kind of communication."""
     rows = [{"trace": result.trace} | msgspec.structs.asdict(one) for one in result.collectives]
@@ -132,11 +163,11 @@ def write_frame(frame: pd.DataFrame, *, csv: Path | None, parquet: Path | None) 
 
 
 # Whole numbers stay whole where some are missing.
-_WHOLE = ("ranks", "rank", "domain", "group_size", "bytes", "count")
+_WHOLE = ("ranks", "rank", "domain", "group_size", "bytes", "count", "neighbours")
 
 
 def _dtype(column: str) -> str:
-    if column in _WHOLE or column.endswith("_ns") or "_ns_" in column:
+    if column in _WHOLE or column.endswith(("_ns", "_bytes")) or "_ns_" in column:
         return "Int64"
     if column == "factor" or column.endswith("_pct") or "_gb_s" in column:
         return "float64"

@@ -9,12 +9,15 @@ from . import text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from ..simulator.astra.compare_results import CompareResult
     from ..sweeps.results import Architecture, JobResult, SimulateResult
 
 _SPOKEN = {"scaleup": "scale-up", "scaleout": "scale-out"}
 
 
-def network_report(result: JobResult | SimulateResult | Architecture) -> list[RenderableType]:
+def network_report(
+    result: JobResult | SimulateResult | Architecture | CompareResult,
+) -> list[RenderableType]:
     """Show tiers and assumptions; nothing where measured transfers were replayed."""
     network = result.network
     if network is None:

@@ -1,4 +1,4 @@
-"""What a conversion and an inspection report, as plain records.
+"""What a conversion, an inspection and an export report, as plain records.
 
 Their fields are the names that the JSON output promises. The face of the package fills them
 from the other subpackages; the records of simulations and sweeps are in `sweeps.results`, those
@@ -198,4 +198,94 @@ class InspectResult(msgspec.Struct, frozen=True, kw_only=True):
     per_rank: list[RankTime]
     critical_path_ns: dict[str, int]
     coverage: Coverage
+    warnings: list[str]
+
+
+class AstraVariant(msgspec.Struct, frozen=True, kw_only=True):
+    """A network in the terms of ASTRA-sim, written as files.
+
+    Attributes
+    ----------
+    name : str
+        ``baseline``, a resource and a factor, or the name of a network; also its directory.
+    resource : str or None
+        What is better; None for the baseline and other networks.
+    factor : float or None
+        How many times.
+    shape_change : str or None
+        What is different in the shape of the network.
+    traces : str
+        Prefix of its .et files, from the directory of the export.
+    ranks_by_npu : list of int
+        Rank of the job that each npu is.
+    topology : list of str
+        Of each dimension.
+    npus_count : list of int
+        Ranks along each dimension.
+    bandwidth_gib_s, latency_ns : list of float
+        Of a link of each dimension, in ASTRA-sim's units.
+    all_reduce : list of str
+        Algorithm in each dimension.
+    finish_cycles : int
+        What a stock ASTRA-sim (congestion-unaware) prints of the last rank.
+    step_ns : int
+        Headline step there.
+    utility_pct : float
+        (step of the baseline - step) / step of the baseline x 100, both there.
+    folded, lost : list of str
+        What of the network ASTRA-sim gets in another form, and what it does not get.
+    """
+
+    name: str
+    resource: str | None
+    factor: float | None
+    shape_change: str | None
+    traces: str
+    ranks_by_npu: list[int]
+    topology: list[str]
+    npus_count: list[int]
+    bandwidth_gib_s: list[float]
+    latency_ns: list[float]
+    all_reduce: list[str]
+    finish_cycles: int
+    step_ns: int
+    utility_pct: float
+    folded: list[str]
+    lost: list[str]
+
+
+class AstraExportResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A job and variants of its network, written for ASTRA-sim.
+
+    Attributes
+    ----------
+    trace, out : str
+        What was read, and the directory that was written.
+    ranks : int
+        Ranks in the files.
+    steps : list of str
+        Steps in the files, one after the other.
+    dependency_model : str
+        ``host``, ``stream`` or ``serial``.
+    baseline_error_pct : float or None
+        Of the baseline network under our own engine: (baseline - measured) / measured x 100.
+    variants : list of AstraVariant
+        The baseline first.
+    assumptions : list of str
+        What was assumed of the baseline network.
+    export_warnings : list of str
+        What the .et files simplify.
+    warnings : list of str
+        What to know before trusting the numbers.
+    """
+
+    trace: str
+    out: str
+    ranks: int
+    steps: list[str]
+    dependency_model: str
+    baseline_error_pct: float | None
+    variants: list[AstraVariant]
+    assumptions: list[str]
+    export_warnings: list[str]
     warnings: list[str]

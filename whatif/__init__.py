@@ -17,8 +17,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .base.errors import GraphError, NetworkError, TraceError, UsageError, WhatIfError
+    from .astra import astra_export
+    from .base.errors import (
+        EngineError,
+        GraphError,
+        NetworkError,
+        TraceError,
+        UsageError,
+        WhatIfError,
+    )
+    from .comparison import compare
     from .conversion import gen_gpu_chakra_et, load
+    from .experiments import simulate_astra
     from .explanation import explain
     from .fitting import calibrate
     from .inspection import inspect
@@ -28,14 +38,17 @@ if TYPE_CHECKING:
     from .validation import validate
 
 __all__ = [
+    "EngineError",
     "GraphError",
     "NetworkError",
     "ResourceError",
     "TraceError",
     "UsageError",
     "WhatIfError",
+    "astra_export",
     "calibrate",
     "clusters",
+    "compare",
     "explain",
     "gen_gpu_chakra_et",
     "inspect",
@@ -44,18 +57,25 @@ __all__ = [
     "preset_names",
     "save_network",
     "simulate",
+    "simulate_astra",
     "sweep",
     "utility",
     "validate",
 ]
 
 _WHERE = {
+    "astra": ("astra_export",),
+    "comparison": ("compare",),
     "conversion": ("gen_gpu_chakra_et", "load"),
+    "experiments": ("simulate_astra",),
     "explanation": ("explain",),
     "fitting": ("calibrate",),
     "inspection": ("inspect",),
     "simulations": ("clusters", "simulate", "sweep", "utility"),
-    "base.errors": ("GraphError", "NetworkError", "TraceError", "UsageError", "WhatIfError"),
+    "base.errors": (
+        *("EngineError", "GraphError", "NetworkError", "TraceError", "UsageError"),
+        "WhatIfError",
+    ),
     "simulator.network": ("load_network", "preset_names", "save_network"),
     "sweeps.resources": ("ResourceError",),
     "validation": ("validate",),

@@ -72,7 +72,7 @@ def load(
         _check_converted(trace, model, steps)
         return trace
     path = Path(trace)
-    if _holds_chakra(path):
+    if holds_chakra(path):
         from .graph.chakra import read_et
 
         progress("reading Chakra files", 0, 0)
@@ -165,7 +165,8 @@ def announce_compilation(progress: Progress) -> None:
         progress("compiling the engine (first use, cached afterwards)", 0, 0)
 
 
-def _holds_chakra(path: Path) -> bool:
+def holds_chakra(path: Path) -> bool:
+    """Whether a path stands for Chakra files: a directory, a prefix or one file of a set."""
     if path.is_file():
         return bool(_ET.fullmatch(path.name))
     if not path.is_dir():

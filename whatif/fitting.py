@@ -10,7 +10,7 @@ import msgspec
 from .base.errors import UsageError
 from .base.progress import Progress, silent
 from .base.settings import DEFAULT_LIMIT_PCT
-from .conversion import announce_compilation, load
+from .conversion import announce_compilation, holds_chakra, load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ def calibrate(
     rank_map : mapping of int to int, str or Path, optional
         Scale-up domain of every rank, or a file of it.
     target : str
-        ``astra-sim`` to give the network in the terms of ASTRA-sim, too.
+        ``astra-sim`` to fit the files of ASTRA-sim under its own physics, too.
     limit_pct : float
         Largest size of the baseline's error, in percent, that is not marked.
 
@@ -96,5 +96,16 @@ def calibrate(
     announce_compilation(progress)
     result = calibration_result(graph, nominal, placement, limit_pct=limit_pct, progress=progress)
     if target == "astra-sim":
-        result = msgspec.structs.replace(result, astra=astra_config(result.network, placement))
+        serial = graph if graph.model == "serial" else None
+        if serial is None and isinstance(trace, str | Path) and not holds_chakra(Path(trace)):
+            serial = load(
+                trace,
+                model="serial",
+                steps=steps,
+                assume_missing=assume_missing,
+                processes=processes,
+                progress=progress,
+            )
+        config = astra_config(graph, result.network, placement, serial, progress)
+        result = msgspec.structs.replace(result, astra=config)
     return result

@@ -68,8 +68,8 @@ def calibrate(
             "--out",
             "-o",
             metavar="FILE",
-            help="Network file to write; for ASTRA-sim the directory for network.yml and "
-            "system.json.",
+            help="Network file to write; for ASTRA-sim the directory for network.yml, system.json "
+            "and memory.json.",
         ),
     ] = None,
     target: Annotated[
@@ -100,6 +100,7 @@ def calibrate(
         raise typer.BadParameter("needs a directory to write to: -o DIR", param_hint="--for")
     check_files(out if target is Target.WHATIF else None)
     from ..fitting import calibrate as run
+    from ..reports.astra import astra_fit_report
     from ..reports.calibration import calibration_report
     from ..reports.machine import to_json
     from .display import Display
@@ -125,7 +126,10 @@ def calibrate(
     show(
         as_json=as_json,
         json=lambda: to_json(result),
-        tables=lambda: calibration_report(result),
+        tables=lambda: [
+            *calibration_report(result),
+            *([] if result.astra is None else astra_fit_report(result.astra)),
+        ],
         warnings=result.warnings,
     )
     exit_if_strict(strict=strict, beyond=[result.beyond_limit])
@@ -133,7 +137,7 @@ def calibrate(
 
 def _write(result: CalibrationResult, out: Path) -> None:
     if result.astra is not None:
-        from ..reports.astra import write_astra_config
+        from ..astra import write_astra_config
 
         write_astra_config(result.astra, out)
     else:

@@ -12,8 +12,10 @@ import sys
 import typer
 
 from ..base.errors import WhatIfError
+from .astra import app as astra
 from .calibrate import calibrate
 from .clusters import clusters
+from .compare import compare
 from .convert import convert
 from .explain import explain
 from .inspect import inspect
@@ -36,9 +38,11 @@ app = typer.Typer(
 )
 for command in (
     *(inspect, convert, simulate, explain, sweep, utility, clusters, calibrate),
+    compare,
     validate,
 ):
     app.command()(command)
+app.add_typer(astra, name="astra")
 
 
 def _version(wanted: bool) -> None:
