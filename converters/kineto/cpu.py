@@ -26,10 +26,10 @@ from .names import collective_from_op
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..nodes import RankNodes
+    from ..windows import Windows
     from .comms import Comms
     from .events import KinetoTrace
-    from .nodes import RankNodes
-    from .steps import Windows
 
 #: A silence ends because of a collective if it ends within this of it, or within a tenth of the
 #: silence (a thread that shares its core wakes late).

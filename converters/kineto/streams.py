@@ -19,10 +19,10 @@ from .events import Category
 from .names import Call, classify_call
 
 if TYPE_CHECKING:
+    from ..nodes import RankNodes
     from .comms import Comms
     from .device import Device
     from .events import KinetoTrace
-    from .nodes import RankNodes
 
 #: A kernel that starts within this of another's end is taken to have waited for it, if nothing
 #: else explains its start.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...graph.columns import (
+from ..graph.columns import (
     SYMMETRIC,
     Collective,
     EdgeKind,
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ...graph.columns import DependencyModel
-    from ...graph.coverage import Coverage
-    from .comms import CommOp
+    from ..graph.columns import DependencyModel
+    from ..graph.coverage import Coverage
     from .match import Matched
     from .nodes import Names, RankNodes
+    from .operations import CommOp
 
 #: Size up to which a send is taken as eager where its times do not tell: NCCL's and Gloo's
 #: defaults differ, and nothing larger than this leaves without its receiver in either.
