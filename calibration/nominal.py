@@ -19,6 +19,7 @@ from ..simulator.network import (
     match_preset,
     preset_names,
 )
+from ..simulator.torus import sized_for
 from .parameters import ETHERNET_EFFICIENCY, LOOPBACK
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def nominal_network(
     if isinstance(network, Network):
         found: Network | None = network
     elif network is not None:
-        found = load_network(network)
+        found = sized_for(load_network(network), graph.world_size)
     else:
         found = machine_preset(graph)
     if not known:
@@ -97,7 +98,7 @@ def nominal_network(
 
 def is_cpu_job(graph: ExecutionGraph) -> bool:
     """Whether the ranks of a trace are processes without a device."""
-    return graph.source == "kineto-cpu"
+    return graph.source.endswith("-cpu")
 
 
 def machine_preset(graph: ExecutionGraph) -> Network | None:

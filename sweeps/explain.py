@@ -19,9 +19,10 @@ from ..simulator.explain import path_places
 from ..simulator.exposure import exposures
 from ..simulator.run import simulate
 from .intervals import without_alternatives
-from .resources import DURATIONS, RESOURCES, ResourceError
+from .resources import DURATIONS, RESOURCES
 from .results import ExplainResult, Refused, Worth
 from .run import result_row, sweep
+from .variant import ResourceError
 from .verdict import verdict
 
 if TYPE_CHECKING:

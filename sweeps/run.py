@@ -19,8 +19,10 @@ from ..simulator.critical_path import utility_bound
 from ..simulator.run import simulate
 from .intervals import basis, interval, judge, noise_pct, on_alternative
 from .job import LIMITS, beyond_limit, check_limit, job_step_times
-from .resources import ResourceError, find_resources
+from .resources import factors_of, find_resources
 from .results import Refused, ResultRow, SweepResult
+from .torus import segment
+from .variant import ResourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
     from ..simulator.run import Simulation
     from .job import Job
-    from .resources import Resource, Variant
+    from .variant import Resource, Variant
 
 
 # A bound is of exact times, and a utility of whole nanoseconds: two completions before, two
@@ -54,7 +56,7 @@ def sweep(
     job : Job
         From `job.prepare`.
     resources : sequence of str
-        Names in `resources.RESOURCES`.
+        Names that `resources.find_resources` knows.
     factors : sequence of float
         How many times better: any positive numbers; below 1 is worse.
     limit_pct : float
@@ -83,7 +85,7 @@ def sweep(
     variants: list[tuple[Resource, float, Variant]] = []
     refused = []
     for resource in chosen:
-        for factor in chosen_factors:
+        for factor in factors_of(resource, chosen_factors):
             try:
                 variants.append((resource, factor, resource.vary(job, factor)))
             except ResourceError as error:
@@ -104,6 +106,7 @@ def sweep(
             factor,
             variant.shape_change,
             [utility_on(other, resource, factor) for other in others],
+            segment(resource.name, job.network),
         )
 
     results = []
@@ -182,7 +185,7 @@ def scenarios(
     """
     yield "baseline", job.baseline
     for resource in find_resources(resources):
-        for factor in check_factors(factors):
+        for factor in factors_of(resource, check_factors(factors)):
             variant = resource.vary(job, factor)
             yield f"{resource.name} x{factor:g}", simulate_variant(job, variant)
 
@@ -230,6 +233,7 @@ def result_row(
     factor: float,
     shape_change: str | None = None,
     alternatives_pct: Sequence[float] = (),
+    owned: str | None = None,
 ) -> ResultRow:
     """Compare a variant with its baseline.
 
@@ -245,11 +249,13 @@ def result_row(
         What is different in the shape of the network.
     alternatives_pct : sequence of float
         The utility on each alternative of the network.
+    owned : str, optional
+        Kind of segment of the critical path that the resource scales; by default its name.
     """
     if shape_change is not None:
         bound, reason = None, "the variant changes the shape of the network"
     else:
-        bound, reason = utility_bound(baseline, simulation, resource, factor)
+        bound, reason = utility_bound(baseline, simulation, owned or resource, factor)
     before, after = job_step_times(baseline), job_step_times(simulation)
     base_ns, step_ns = headline_ns(before), headline_ns(after)
     if bound is not None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .inspection import inspect
     from .simulations import clusters, simulate, sweep, utility
     from .simulator.network import load_network, preset_names, save_network
-    from .sweeps.resources import ResourceError
+    from .sweeps.variant import ResourceError
     from .validation import validate
 
 __all__ = [
@@ -57,7 +57,7 @@ _WHERE = {
     "simulations": ("clusters", "simulate", "sweep", "utility"),
     "base.errors": ("GraphError", "NetworkError", "TraceError", "UsageError", "WhatIfError"),
     "simulator.network": ("load_network", "preset_names", "save_network"),
-    "sweeps.resources": ("ResourceError",),
+    "sweeps.variant": ("ResourceError",),
     "validation": ("validate",),
 }
 _MODULE = {name: module for module, names in _WHERE.items() for name in names}

@@ -67,7 +67,8 @@ NetworkOption = Annotated[
         "--network",
         metavar="NAME|FILE",
         help="Preset or file of the network the job was traced on. By default the preset that "
-        "matches the trace, with what its own transfers say.",
+        "matches the trace, with what its own transfers say. A preset of TPUs may name the slice: "
+        "tpu_v5e:2x4.",
     ),
 ]
 RankMapOption = Annotated[
