@@ -114,15 +114,15 @@ class Device:
     platform : Platform
         What it is.
     ordinal : int
-        Its number on its host, or in the job where `is_global`.
+        Its number on its host.
     kind : str
         Name of the product, or an empty string.
     ops : list of OpInfo
         Table that the lines index.
     lines : list of Line
         Lines of events; those of sparse cores have ``Sparse`` in their names.
-    is_global : bool
-        Whether the ordinal numbers the devices of the whole job.
+    global_id : int
+        Its number in the job, -1 if not recorded.
     hbm_gb_s : float
         Bandwidth of its memory, 0 if not recorded.
     """
@@ -132,8 +132,13 @@ class Device:
     kind: str = ""
     ops: list[OpInfo] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
-    is_global: bool = False
+    global_id: int = -1
     hbm_gb_s: float = 0.0
+
+    @property
+    def is_global(self) -> bool:
+        """Whether the profile says which device of the job it is."""
+        return self.global_id >= 0
 
     def line(self, name: str) -> Line | None:
         """First line of a name."""

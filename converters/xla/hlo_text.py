@@ -202,7 +202,7 @@ def _shape(text: str, at: int, depth: int = 0) -> tuple[Shape, int]:
     if depth > _DEEPEST:
         raise HloError("a shape nested too deeply")
     if text.startswith(("(", "b("), at):
-        parts = []
+        parts: list[Shape] = []
         at = text.index("(", at) + 1
         while True:
             while at < len(text) and text[at] in " ,":

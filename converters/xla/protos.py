@@ -40,6 +40,8 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "EventMetadataEntry": {"key": (1, "int"), "value": (2, "EventMetadata")},
     "StatMetadata": {"id": (1, "int"), "name": (2, "bytes")},
     "StatMetadataEntry": {"key": (1, "int"), "value": (2, "StatMetadata")},
+    # tsl/profiler's op_metrics: which core of the job a plane is of.
+    "CoreDetails": {"global_chip_id": (5, "int"), "global_core_id": (6, "int")},
     "Layout": {"element_size_in_bits": (7, "int"), "memory_space": (8, "int")},
     "Shape": {
         "element_type": (2, "int"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from array import array
 from collections import defaultdict
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +22,7 @@ from .xplane import TPU_LINES, host_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from decimal import Decimal
     from pathlib import Path
 
 #: The exporter keeps the earliest million (or whatever TF_PROFILER_TRACE_VIEWER_MAX_EVENTS says).
@@ -270,7 +270,7 @@ def _one_args(args: dict[str, Any]) -> _Args:
     )
 
 
-def _ps(value: int | float | Decimal | None) -> int | None:
+def _ps(value: float | Decimal | None) -> int | None:
     """Microseconds to picoseconds, None if there is no such time."""
     if value is None or not -1e12 < value < 1e12:  # also what is not a number
         return None
@@ -278,7 +278,7 @@ def _ps(value: int | float | Decimal | None) -> int | None:
     return result if abs(result) <= LONGEST_PS else None
 
 
-def _whole(value: str | int | float) -> int:
+def _whole(value: str | float) -> int:
     """An integer that may be written as a string, ABSENT if it is none of 64 bits."""
     if value == "":
         return ABSENT

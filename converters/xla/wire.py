@@ -9,16 +9,32 @@ Reference: https://protobuf.dev/programming-guides/encoding/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
+import numba
 import numpy as np
-from numba import njit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 #: Bits of a packed place of text that hold its length; longer text is cut.
 TEXT_BITS = 20
+
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def _compiled(function: F) -> F:
+    try:
+        return cast("F", numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError:  # neither the package's folder nor the user's cache is writable
+        return cast("F", numba.njit(nogil=True)(function))
+
+
+def _inlined(function: F) -> F:
+    return cast("F", numba.njit(inline="always")(function))
 
 
 class DamagedError(Exception):
@@ -48,8 +64,8 @@ class Fields(NamedTuple):
     length: NDArray[np.int64]
 
 
-@njit(cache=True, inline="always")
-def _varint(data, at, end):  # type: ignore[no-untyped-def]
+@_inlined
+def _varint(data: NDArray[np.uint8], at: int, end: int) -> Any:  # noqa: ANN401
     """Decode a varint: its 64 bits and the offset after it, which is -1 if it is damaged."""
     result = np.uint64(0)
     shift = np.uint64(0)
@@ -64,16 +80,16 @@ def _varint(data, at, end):  # type: ignore[no-untyped-def]
     return result, -1
 
 
-@njit(cache=True, inline="always")
-def _fixed(data, at, count):  # type: ignore[no-untyped-def]
+@_inlined
+def _fixed(data: NDArray[np.uint8], at: int, count: int) -> Any:  # noqa: ANN401
     result = np.uint64(0)
     for i in range(count):
         result |= np.uint64(data[at + i]) << np.uint64(8 * i)
     return result
 
 
-@njit(cache=True, inline="always")
-def _field(data, at, end):  # type: ignore[no-untyped-def]
+@_inlined
+def _field(data: NDArray[np.uint8], at: int, end: int) -> Any:  # noqa: ANN401
     """Decode one field: number, wire type, value, length and the offset after it.
 
     The offset is -1 if the field is damaged.
@@ -99,8 +115,8 @@ def _field(data, at, end):  # type: ignore[no-untyped-def]
     return number, wire, np.int64(0), np.int64(0), -1
 
 
-@njit(cache=True)
-def _count_fields(data, begin, end, wanted):  # type: ignore[no-untyped-def]
+@_compiled
+def _count_fields(data: NDArray[np.uint8], begin: int, end: int, wanted: int) -> Any:  # noqa: ANN401
     """Count all fields and those with one number; the second result is -1 - offset if damaged."""
     at = begin
     count = 0
@@ -116,8 +132,16 @@ def _count_fields(data, begin, end, wanted):  # type: ignore[no-untyped-def]
     return count, found
 
 
-@njit(cache=True)
-def _fill_fields(data, begin, end, number, wire, value, length):  # type: ignore[no-untyped-def]
+@_compiled
+def _fill_fields(
+    data: NDArray[np.uint8],
+    begin: int,
+    end: int,
+    number: NDArray[np.int64],
+    wire: NDArray[np.int64],
+    value: NDArray[np.int64],
+    length: NDArray[np.int64],
+) -> None:
     at = begin
     i = 0
     while at < end:
@@ -176,10 +200,18 @@ class Events(NamedTuple):
     value: NDArray[np.int64]
 
 
-@njit(cache=True)
-def _scan_events(  # type: ignore[no-untyped-def]  # noqa: C901, PLR0912
-    data, begin, end, wanted, metadata, offset, duration, kind, value
-):
+@_compiled
+def _scan_events(
+    data: NDArray[np.uint8],
+    begin: int,
+    end: int,
+    wanted: NDArray[np.int64],
+    metadata: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    duration: NDArray[np.int64],
+    kind: NDArray[np.int8],
+    value: NDArray[np.int64],
+) -> int:
     """Fill the columns; the result is -1, or the offset of the damage."""
     at = begin
     event = 0
@@ -193,7 +225,7 @@ def _scan_events(  # type: ignore[no-untyped-def]  # noqa: C901, PLR0912
         while inner < stop:
             f, w, v, n, inner_after = _field(data, inner, stop)
             if inner_after < 0:
-                return inner
+                return int(inner)
             if w == 0:
                 if f == 1:
                     metadata[event] = v
@@ -210,7 +242,7 @@ def _scan_events(  # type: ignore[no-untyped-def]  # noqa: C901, PLR0912
                 while stat < stat_stop:
                     sf, sw, sv, sn, stat_after = _field(data, stat, stat_stop)
                     if stat_after < 0:
-                        return stat
+                        return int(stat)
                     if sf == 1 and sw == 0:
                         for i in range(len(wanted)):
                             if wanted[i] == sv:

@@ -19,7 +19,7 @@ from ...base.errors import TraceError
 from ..kineto.sniff import GZIP_MAGIC
 from ..kineto.stream import CutShortError, TextBlocks
 from .events import ABSENT, LONGEST_PS, Annotation, Device, Line, OpInfo, Platform, Profile
-from .hlo import HloError
+from .hlo import MOST_DEVICES, HloError
 from .hlo_proto import parse_program
 from .protos import message
 from .wire import TEXT_BITS, DamagedError, Fields, fields, scan_events
@@ -272,12 +272,23 @@ class _Reader:
         names = self._stat_names(plane)
         stats = self._plane_stats(plane, names)
         device.kind = str(stats.get("device_type_string") or stats.get("device_vendor") or "")
+        device.global_id = self._global_id(stats)
         device.hbm_gb_s = float(stats.get("peak_hbm_bw_gigabytes_per_second") or 0)
         if platform is Platform.TPU:
             kept = [(*line, line[0]) for line in self._lines(plane) if line[0] in TPU_LINES]
         else:
             kept = [(*line, line[0]) for line in self._lines(plane) if _GPU_STREAM.match(line[0])]
         self._add_lines(device, plane, names, kept)
+
+    def _global_id(self, stats: dict[str, Any]) -> int:
+        """Which device of the job a plane is of, -1 if it does not say."""
+        details = message("CoreDetails")()
+        try:
+            details.ParseFromString(stats["core_details"])
+        except (KeyError, TypeError, DecodeError):
+            return -1
+        number = details.global_chip_id if stats.get("has_megacore") else details.global_core_id
+        return int(number) if 0 <= number < MOST_DEVICES else -1
 
     def _read_sparse(self, plane: _Plane, ordinal: int, core: int) -> None:
         device = self._chips.setdefault(ordinal, Device(Platform.TPU, ordinal))
@@ -303,7 +314,7 @@ class _Reader:
         for _, number, start_ps, begin, end, name in kept:
             wanted = [ids.get(stat, -1) for stat in _DEVICE_STATS]
             events, start, duration = self._scan(start_ps, begin, end, wanted)
-            columns = [_numbers(events, i) for i in range(3)]
+            own_start, own_dur, run = (_numbers(events, i) for i in range(3))
             hlo = module = np.full(len(start), ABSENT, dtype=np.int64)
             if device.platform is Platform.GPU:
                 # The kernel is one thing and the operation that launched it another.
@@ -316,7 +327,8 @@ class _Reader:
                 if table[key] == len(device.ops):
                     device.ops.append(info)
             match = _GPU_STREAM.match(name)
-            line = Line(name, op, start, duration, *columns, int(match[1]) if match else number)
+            stream = int(match[1]) if match else number
+            line = Line(name, op, start, duration, own_start, own_dur, run, stream)
             bad = line.dur_ps < 0
             if bad.any():
                 self._profile.skip(f"events of {name}", "negative duration", int(bad.sum()))
@@ -452,6 +464,8 @@ def host_of(path: Path) -> str:
 def _value(stat: Any, names: dict[int, str]) -> Any:  # noqa: ANN401
     if stat.str_value:
         return stat.str_value.decode("utf-8", "replace")
+    if stat.bytes_value:
+        return stat.bytes_value
     if stat.ref_value:
         return names.get(stat.ref_value, "")
     return stat.int64_value or stat.uint64_value or stat.double_value

@@ -1,0 +1,504 @@
+"""XLA profiles to one ExecutionGraph: the order in which things are done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...base.errors import TraceError, UsageError
+from ...graph.columns import Collective
+from ...graph.coverage import Coverage, Dropped, Inference
+from ..assemble import RankInput, assemble, measure_transfers
+from ..clocks import Alignment, align
+from ..match import match, symmetric_members
+from ..models import add_markers, make_serial
+from ..nodes import Names, RankNodes
+from ..reporting import report_clocks, report_edges
+from ..windows import Windows, select_steps
+from .chip import Chip, ChipBuilder, ChipWork, copy_rates, join_flights
+from .clock import find_clock
+from .collectives import Role
+from .events import Platform
+from .job import JobDevice, grid_of, largest_id, number_devices, read_profiles
+from .join import number_operations, settle_ends
+from .leaves import Leaf, Leaves, Meanings, find_leaves
+from .runs import Runs, join_runs, runs_of_modules, runs_of_numbers, whole_trace
+from .steps import find_steps, step_of_runs
+from .streams import device_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from ...graph.columns import DependencyModel, ExecutionGraph
+    from ..match import Matched
+    from .events import Profile
+
+#: Chips of one host whose collectives end further apart than this have clocks of their own
+#: (vLLM on v6e: within 0.2 us).
+SAME_HOST_NS = 10_000
+
+
+@dataclass
+class _Rank:
+    """A device with what it executed."""
+
+    job: JobDevice
+    work: ChipWork
+    found: list[Leaves]
+    nodes: RankNodes
+    chip: Chip
+    windows: Windows
+
+
+def convert_xla(
+    path: Path,
+    *,
+    model: DependencyModel | None = None,
+    steps: Sequence[str] | None = None,
+    assume_missing: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> ExecutionGraph:
+    """Convert the XLA profiles of a job.
+
+    Parameters
+    ----------
+    path : Path
+        A profile (``xplane.pb`` or ``trace.json``), a directory with one for each host, or the
+        directory that was given to the profiler.
+    model : str, optional
+        Dependency model, ``stream`` or ``serial``; ``stream`` by default.
+    steps : sequence of str, optional
+        Consecutive steps to convert, by name or number; all by default.
+    assume_missing : bool
+        Assume the members of groups that were not traced to arrive with those that were.
+    progress : callable, optional
+        Called with bytes read and bytes to read.
+
+    Returns
+    -------
+    ExecutionGraph
+
+    Raises
+    ------
+    TraceError
+        If files are damaged or missing, or of no use.
+    GraphError
+        If the devices contradict each other.
+    UsageError
+        If the model or the steps cannot be had from this trace.
+    """
+    if model not in (None, "stream", "serial"):
+        raise UsageError(
+            f"an XLA profile has no launch calls to build the {model} model from; there are "
+            "stream and serial"
+            if model == "host"
+            else f"unknown model {model!r}; there are stream and serial"
+        )
+    profiles, ignored = read_profiles(path, progress or (lambda _done, _total: None))
+    coverage = Coverage(files=len(profiles), ignored_files=ignored)
+    jobs = _devices(profiles, coverage)
+    _find_runs(jobs, coverage)
+    windows, what = find_steps(
+        [j.device for j in jobs],
+        [j.clock for j in jobs],
+        [j.profile.annotations for j in jobs],
+        [[run for run in j.runs if run.kept] for j in jobs],
+    )
+    coverage.assumed.append(what)
+    chosen = select_steps(windows, steps)
+    names = Names()
+    ranks = [_executed(job, window, names) for job, window in zip(jobs, chosen, strict=True)]
+    world = max(
+        [
+            jobs[-1].rank + 1,
+            largest_id([rank.work.leaves for rank in ranks]) + 1,
+            *(
+                sum(len(row) for row in program.devices)
+                for profile in profiles
+                for program in profile.programs.values()
+            ),
+        ]
+    )
+    numbers = [job.rank for job in jobs]
+    _add_barriers(ranks, world)
+    rates = copy_rates([rank.work for rank in ranks])
+    for rank, found in zip(ranks, windows, strict=True):
+        rank.chip = _build(rank, found, world, set(numbers), rates, assume_missing=assume_missing)
+    number_operations(numbers, [rank.chip for rank in ranks])
+    matched = match(
+        numbers, [rank.chip.ops for rank in ranks], world, assume_missing=assume_missing
+    )
+    until_needed = settle_ends(
+        [rank.chip for rank in ranks], [rank.nodes for rank in ranks], matched
+    )
+    for rank in ranks:
+        add_markers(rank.nodes, rank.windows)
+        if model == "serial":
+            make_serial(rank.nodes)
+    alignment = _align(ranks, matched)
+    inputs = [
+        RankInput(
+            rank.job.rank,
+            rank.job.profile.host,
+            _device_name(rank.job),
+            rank.nodes,
+            rank.chip.ops,
+            rank.job.profile.base_ns + offset,
+            rank.windows.begin_ns,
+        )
+        for rank, offset in zip(ranks, alignment.offset_ns.tolist(), strict=True)
+    ]
+    transfers = measure_transfers(inputs, matched)
+    _report(coverage, profiles, ranks, matched, until_needed)
+    report_edges(coverage, (rank.nodes for rank in ranks))
+    report_clocks(coverage, alignment, transfers.clock_errors)
+    return assemble(
+        inputs,
+        matched,
+        transfers,
+        names,
+        model=model or "stream",
+        source=f"xla-{jobs[0].device.platform.value}",
+        trace=str(path),
+        world_size=world,
+        step_names=chosen[0].names,
+        coverage=coverage,
+    )
+
+
+def _devices(profiles: list[Profile], coverage: Coverage) -> list[JobDevice]:
+    """All devices with their clocks, by number."""
+    numbered, assumption = number_devices(profiles)
+    if assumption:
+        coverage.assumed.append(assumption)
+    jobs = []
+    for number, profile, device in numbered:
+        if not any(len(line) for line in device.lines):
+            coverage.warnings.append(
+                f"device {number} ({profile.host}) recorded no work: it is no rank"
+            )
+            continue
+        clock = find_clock(device)
+        if clock.misplaced:
+            coverage.warnings.append(
+                f"rank {number}: the profiler put {clock.misplaced} events up to "
+                f"{clock.worst_ps / 1e9:.1f} ms from where the device's own clock has them; the "
+                "device's clock is used"
+            )
+        meanings = Meanings(device, profile.programs, profile.path, number)
+        jobs.append(JobDevice(number, device, profile, clock, meanings))
+    return jobs
+
+
+def _find_runs(jobs: list[JobDevice], coverage: Coverage) -> None:
+    """Find the runs of every device, and the same runs on all of them."""
+    found = []
+    for job in jobs:
+        runs = Runs([])
+        if job.device.platform is Platform.TPU:
+            runs = runs_of_modules(job.device, job.clock)
+        else:
+            runs = runs_of_numbers(job.device)
+        if not runs.runs:
+            runs = whole_trace(job.device, job.clock)
+        coverage.warnings += [f"rank {job.rank}: {text}" for text in runs.warnings]
+        job.runs = runs.runs
+        _cut_capped(job, coverage)
+        found.append(runs)
+    for (what, why), count in join_runs(found).items():
+        coverage.dropped.append(Dropped(what, count, why))
+    for job in jobs:
+        if not any(run.kept for run in job.runs):
+            raise TraceError(
+                "no run of a program is whole on this device and recorded on the others too",
+                file=job.profile.path,
+                rank=job.rank,
+            )
+
+
+def _cut_capped(job: JobDevice, coverage: Coverage) -> None:
+    """Leave out the runs that the exporter's limit cuts."""
+    capped = job.profile.capped_at_ps
+    if capped is None:
+        return
+    cut = [run for run in job.runs if run.seen_ps[1] > capped]
+    for run in cut:
+        run.kept = False
+    text = (
+        f"{job.profile.path.name} has {job.profile.events_seen} events: the exporter writes no "
+        "more than the earliest million, so the end of the trace is missing; what it cuts is "
+        "left out. The xplane.pb that it was exported from has all"
+    )
+    if text not in coverage.warnings:
+        coverage.warnings.append(text)
+    if cut:
+        coverage.dropped.append(
+            Dropped(f"runs of rank {job.rank}", len(cut), "cut by the limit of a million events")
+        )
+    if len(cut) == len(job.runs):
+        raise TraceError(text, file=job.profile.path, rank=job.rank)
+
+
+def _executed(job: JobDevice, windows: Windows, names: Names) -> _Rank:
+    """What a device executed, with starts and ends joined."""
+    found: list[Leaves] = []
+    nodes = RankNodes(names)
+    if job.device.platform is not Platform.TPU:
+        leaves = device_leaves(job)
+        return _Rank(job, ChipWork(leaves.leaves), [leaves], nodes, Chip(), windows)
+    core = job.device.line("XLA Ops")
+    if core is None:
+        raise TraceError(
+            "has no line of operations (XLA Ops)", file=job.profile.path, rank=job.rank
+        )
+    found.append(find_leaves(job.device, core, job.clock, job.runs, job.meanings))
+    work = join_flights(found[0].leaves)
+    for line in job.device.lines:
+        if line.name.startswith("Sparse core"):
+            sparse = find_leaves(job.device, line, job.clock, job.runs, job.meanings)
+            found.append(sparse)
+            number = int(line.name.rsplit(" ", 1)[1])
+            work.sparse[number] = _not_flying(sparse.leaves, work)
+    _see_ends(job, work)
+    return _Rank(job, work, found, nodes, Chip(), windows)
+
+
+def _not_flying(leaves: list[Leaf], work: ChipWork) -> list[Leaf]:
+    """Operations of a sparse core, without those that perform what the core started.
+
+    Where the two are the same collective, the sparse core's event is when it really ran.
+    """
+    rest = []
+    open_ = [f for f in work.flights.values() if f.leaf.meaning.role is Role.COMM_START]
+    for leaf in leaves:
+        spec = leaf.meaning.spec
+        same = next(
+            (
+                f
+                for f in open_
+                if spec is not None
+                and f.leaf.meaning.spec is not None
+                and f.leaf.run == leaf.run
+                and f.leaf.meaning.spec.coll is spec.coll
+                and f.leaf.meaning.spec.size_bytes in (spec.size_bytes, -1)
+                and f.leaf.start_ns <= leaf.start_ns
+                and leaf.end_ns <= f.end_ns
+            ),
+            None,
+        )
+        if same is None:
+            rest.append(leaf)
+            continue
+        open_.remove(same)
+        same.end_ns, same.seen = leaf.end_ns, True
+    return rest
+
+
+def _see_ends(job: JobDevice, work: ChipWork) -> None:
+    """Take the end of asynchronous operations from their own line, where it says more."""
+    line = job.device.line("Async XLA Ops")
+    if line is None or not len(line):
+        return
+    start, end = job.clock.place(line)
+    ends: dict[tuple[str, int], int] = {}
+    for op, begin, stop in zip(line.op.tolist(), start.tolist(), end.tolist(), strict=True):
+        text = job.device.ops[op].text
+        name = text.split(" = ", 1)[0].strip().removeprefix("ROOT ").lstrip("%")
+        ends[name, (begin + 500) // 1000] = (stop + 500) // 1000
+    for flight in work.flights.values():
+        stop = ends.get((flight.leaf.name, flight.leaf.start_ns), flight.end_ns)
+        if not flight.seen and flight.leaf.end_ns <= stop < flight.end_ns - 1:
+            flight.end_ns, flight.seen = stop, True
+
+
+def _add_barriers(ranks: list[_Rank], world: int) -> None:
+    """Find the waits for other chips with which some runs begin.
+
+    Only where all chips have them alike: then they end together within microseconds (vLLM on
+    v6e: 1.1 us), whichever chip came first.
+    """
+    if world < 2:
+        return
+    per_rank: list[dict[tuple[str, int], tuple[int, int, int]]] = []
+    for rank in ranks:
+        mine: dict[tuple[str, int], tuple[int, int, int]] = {}
+        per_rank.append(mine)
+        line = rank.job.device.line("XLA TraceMe")
+        if line is None:
+            continue
+        start, end = rank.job.clock.place(line)
+        for op, begin, stop, seen in zip(
+            line.op.tolist(), start.tolist(), end.tolist(), line.start_ps.tolist(), strict=True
+        ):
+            if rank.job.device.ops[op].name != "barrier-cores":
+                continue
+            for number, run in enumerate(rank.job.runs):
+                if run.kept and run.seen_ps[0] <= seen <= run.seen_ps[1]:
+                    mine.setdefault(
+                        (run.module, run.index),
+                        ((begin + 500) // 1000, (stop + 500) // 1000, number),
+                    )
+    shared = set.intersection(*(set(mine) for mine in per_rank))
+    for rank, mine in zip(ranks, per_rank, strict=True):
+        rank.work.barriers = [mine[key] for key in sorted(shared)]
+
+
+def _build(
+    rank: _Rank,
+    found: Windows,
+    world: int,
+    ranks: set[int],
+    rates: dict[tuple[int, ...], float],
+    *,
+    assume_missing: bool,
+) -> Chip:
+    """Add the nodes of a device."""
+    job = rank.job
+    steps = step_of_runs(job.runs, found)
+    place = {name: k for k, name in enumerate(rank.windows.names)}
+    step_of = [
+        place.get(found.names[step], -1) if run.kept else -1
+        for step, run in zip(steps, job.runs, strict=True)
+    ]
+    builder = ChipBuilder(
+        rank.nodes,
+        job.rank,
+        job.runs,
+        step_of,
+        [grid_of(job.meanings.program(run.module), world, ranks) for run in job.runs],
+        job.profile.path,
+        assume_missing=assume_missing,
+    )
+    if job.device.platform is Platform.TPU:
+        builder.add(rank.work, rates, job.device.hbm_gb_s)
+    else:
+        builder.add_streams(rank.work.leaves)
+    if not len(rank.nodes):
+        raise TraceError(
+            "executed nothing in the chosen steps", file=job.profile.path, rank=job.rank
+        )
+    return builder.chip
+
+
+def _align(ranks: list[_Rank], matched: Matched) -> Alignment:
+    """Find one clock for all devices: one for each host, or for each device if that misfits."""
+    starts, ends, members = [], [], []
+    node_of = [{op: n for n, op in enumerate(r.nodes.op) if op >= 0} for r in ranks]
+    zero = ranks[0].job.profile.base_ns
+    ops = [rank.chip.ops for rank in ranks]
+    for instance in symmetric_members(matched, ops):
+        r0, i0 = instance[0]
+        unseen = any(i in ranks[r].chip.latest for r, i in instance)
+        if ops[r0][i0].coll is Collective.BARRIER or unseen:
+            continue
+        rows = [
+            (ranks[r].nodes, node_of[r][i], ranks[r].job.profile.base_ns - zero)
+            for r, i in instance
+        ]
+        starts.append(np.array([nodes.start[n] + base for nodes, n, base in rows]))
+        ends.append(np.array([nodes.end[n] + base for nodes, n, base in rows]))
+        members.append(np.array([r for r, _ in instance]))
+    hosts = [rank.job.profile.host for rank in ranks]
+    by_host = align(hosts, starts, ends, members)
+    if by_host.residual_ns <= SAME_HOST_NS and not by_host.violations:
+        return by_host
+    if ranks[0].job.device.platform is not Platform.TPU:
+        return by_host  # one process, one clock: collectives there end as they please
+    by_device = align(
+        [f"{host}/{rank.job.rank}" for host, rank in zip(hosts, ranks, strict=True)],
+        starts,
+        ends,
+        members,
+    )
+    better = (by_device.violations, by_device.residual_ns) < (
+        by_host.violations,
+        by_host.residual_ns,
+    )
+    return by_device if better else by_host
+
+
+def _device_name(job: JobDevice) -> str:
+    # A CPU device is a thread pool of the host: like any CPU job, it has no device name.
+    return "" if job.device.platform is Platform.CPU else job.device.kind
+
+
+def _report(
+    coverage: Coverage,
+    profiles: list[Profile],
+    ranks: list[_Rank],
+    matched: Matched,
+    until_needed: int,
+) -> None:
+    """Report what became of everything."""
+    dropped: Counter[tuple[str, str]] = Counter()
+    evidence: Counter[str] = Counter()
+    assumed: Counter[str] = Counter()
+    for profile in profiles:
+        coverage.events_seen += profile.events_seen
+        dropped.update(profile.skipped)
+        coverage.warnings += [f"{profile.path.name}: {text}" for text in profile.warnings]
+    for rank in ranks:
+        for op in rank.chip.ops:
+            coverage.collectives_seen += 1
+            evidence[op.evidence] += 1
+            if op.size_bytes >= 0:
+                coverage.bytes_known += op.size_bytes
+            else:
+                coverage.bytes_unknown_nodes += 1
+        assumed += rank.chip.assumed
+        assumed += rank.job.meanings.doubts
+        if rank.chip.alone:
+            what = "communication of a device with itself"
+            dropped[what, "moves no data: kept as computation"] += rank.chip.alone
+        for leaves in rank.found:
+            coverage.events_used += len(leaves.leaves)
+            dropped[
+                "events of loops, calls and what else contains others",
+                "what they contain is counted",
+            ] += leaves.containers
+            dropped["events inside communication", "parts of it"] += leaves.hidden
+            assumed["events outside every run of a program: taken as of the run before"] += (
+                leaves.outside
+            )
+            assumed["events without a name: taken as computation"] += leaves.unnamed
+        assumed["operations whose end was not recorded: until the end of their run"] += (
+            rank.work.unended
+        )
+        assumed["ends of operations whose start was not recorded: kept as gaps"] += (
+            rank.work.unstarted
+        )
+        outside = sum(1 for run in rank.job.runs if run.kept) - len(
+            {rank.work.leaves[i].run for i in range(len(rank.work.leaves))}
+        )
+        dropped["runs of programs", "without any operation recorded"] += max(outside, 0)
+    coverage.collectives_matched = sum(
+        len(m) for m, absent in zip(matched.instances, matched.missing, strict=True) if not absent
+    )
+    coverage.assumed_members = sum(matched.missing)
+    coverage.inferred += [
+        Inference("collective type, size and group", count, text)
+        for text, count in sorted(evidence.items())
+        if text not in ("HLO text", "Hlo Proto")
+    ]
+    if until_needed:
+        assumed["transfers that nobody waited for: until they were needed"] += until_needed
+    coverage.assumed += [f"{count} {text}" for text, count in sorted(assumed.items()) if count]
+    coverage.dropped += [
+        Dropped(what, count, why) for (what, why), count in sorted(dropped.items()) if count
+    ]
+    if coverage.bytes_unknown_nodes:
+        coverage.warnings.append(
+            f"{coverage.bytes_unknown_nodes} communication nodes have no size in the trace: they "
+            "keep their measured time on every network"
+        )
+    if coverage.assumed_members:
+        coverage.warnings.append(
+            f"{coverage.assumed_members} members of groups were not traced: assumed to arrive with "
+            "those that were; every figure rests on that"
+        )
+    if not coverage.collectives_seen:
+        coverage.warnings.append("no communication between devices in this trace")

@@ -1,0 +1,207 @@
+"""Runs of programs on each device, and the same runs on all devices.
+
+A chip records each run of a module as one event; what it executes lies inside. Run numbers are
+counters of one chip (on v6e those of two chips differ by the programs that only one of them ran),
+so runs are the same by their order, and where some chips recorded more of them than others, by
+time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .events import ABSENT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from .clock import DeviceClock
+    from .events import Device, Line
+
+#: Starts of what follows each other are rounded separately; a start this much early is none.
+ROUNDING_PS = 2_000
+
+
+@dataclass
+class Run:
+    """One run of a module on one device.
+
+    Attributes
+    ----------
+    module : str
+        Name of the module, with its fingerprint.
+    number : int
+        What the profile calls the run, ABSENT if nothing.
+    start_ps, end_ps : int
+        When, on the even clock of the device.
+    seen_ps : tuple of (int, int)
+        The same on the clock of the profile, where events are told apart by it.
+    index : int
+        Which run of the module it is, the same on all devices.
+    kept : bool
+        Whether it is converted.
+    """
+
+    module: str
+    number: int
+    start_ps: int
+    end_ps: int
+    seen_ps: tuple[int, int]
+    index: int = -1
+    kept: bool = True
+
+
+@dataclass
+class Runs:
+    """Runs of one device by time, and what had to be supposed to find them."""
+
+    runs: list[Run]
+    warnings: list[str] = field(default_factory=list)
+
+
+def short_name(module: str) -> str:
+    """Name of a module without its fingerprint."""
+    return module.split("(", 1)[0] or module
+
+
+def runs_of_modules(device: Device, clock: DeviceClock) -> Runs:
+    """Find the runs that a device recorded as events of their own."""
+    line = device.line("XLA Modules")
+    if line is None or not len(line):
+        return Runs([])
+    start, end = clock.place(line)
+    order = np.argsort(line.start_ps, kind="stable").tolist()
+    found = [
+        Run(
+            device.ops[line.op[i]].name,
+            int(line.run[i]),
+            int(start[i]),
+            int(end[i]),
+            (int(line.start_ps[i]), int(line.start_ps[i] + line.dur_ps[i])),
+        )
+        for i in order
+    ]
+    return Runs(found)
+
+
+def runs_of_numbers(device: Device) -> Runs:
+    """Find runs by the numbers that operations carry, where a device has no line of modules."""
+    spans: dict[tuple[str, int], tuple[int, int]] = {}
+    for line in device.lines:
+        for op, number, start, duration in zip(
+            line.op.tolist(),
+            line.run.tolist(),
+            line.start_ps.tolist(),
+            line.dur_ps.tolist(),
+            strict=True,
+        ):
+            key = (device.ops[op].module, number)
+            low, high = spans.get(key, (start, start + duration))
+            spans[key] = (min(low, start), max(high, start + duration))
+    numbered = {key: span for key, span in spans.items() if key[1] != ABSENT}
+    found = [
+        Run(module, number, low, high, (low, high))
+        for (module, number), (low, high) in (numbered or spans).items()
+    ]
+    return Runs(sorted(found, key=lambda run: run.start_ps))
+
+
+def whole_trace(device: Device, clock: DeviceClock) -> Runs:
+    """Take all that a device did as one run, where nothing tells of runs."""
+    seen = [
+        (int(x.start_ps.min()), int((x.start_ps + x.dur_ps).max())) for x in device.lines if len(x)
+    ]
+    placed = [clock.place(line) for line in device.lines if len(line)]
+    run = Run(
+        "",
+        ABSENT,
+        min(int(start.min()) for start, _ in placed),
+        max(int(end.max()) for _, end in placed),
+        (min(low for low, _ in seen), max(high for _, high in seen)),
+    )
+    return Runs([run], ["no record of which program ran when: all of it is taken as one run"])
+
+
+def run_of_events(line: Line, runs: Sequence[Run]) -> tuple[NDArray[np.int64], int]:
+    """Which run each event of a line lies in, and how many lie in none.
+
+    Returns
+    -------
+    int64, shape (N,)
+        Index into `runs`. What lies between two belongs to the one before.
+    int
+        Events that lie in none.
+    """
+    begins = np.array([run.seen_ps[0] for run in runs], dtype=np.int64)
+    ends = np.array([run.seen_ps[1] for run in runs], dtype=np.int64)
+    which = np.searchsorted(begins - ROUNDING_PS, line.start_ps, side="right") - 1
+    inside = (which >= 0) & (line.start_ps <= ends[np.maximum(which, 0)] + ROUNDING_PS)
+    return np.maximum(which, 0), int((~inside).sum())
+
+
+def join_runs(devices: Sequence[Runs]) -> dict[tuple[str, str], int]:
+    """Number the runs of each module alike on all devices that have it.
+
+    Parameters
+    ----------
+    devices : sequence of Runs
+        Of every device; `index` and `kept` of their runs are set.
+
+    Returns
+    -------
+    dict of (str, str) to int
+        Runs that are not kept: what, why, how many.
+    """
+    by_module: dict[str, dict[int, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for i, device in enumerate(devices):
+        for run in device.runs:
+            if run.kept:
+                by_module[run.module][i].append(run)
+    dropped: dict[tuple[str, str], int] = defaultdict(int)
+    for module, rows in by_module.items():
+        kept = _common(list(rows.values()))
+        for mine, chosen in zip(rows.values(), kept, strict=True):
+            for run in mine:
+                run.kept = False
+            for index, run in enumerate(chosen):
+                run.index, run.kept = index, True
+            lost = len(mine) - len(chosen)
+            if lost:
+                dropped[f"runs of {short_name(module)}", "not recorded on every device"] += lost
+    return dict(dropped)
+
+
+def _common(rows: list[list[Run]]) -> list[list[Run]]:
+    """Keep the runs that every device recorded."""
+    if len({len(row) for row in rows}) == 1:
+        return rows
+    fewest = min(rows, key=len)
+    by_time = [_nearest(row, fewest) for row in rows]
+    shared = set.intersection(*({run.number for run in row} for row in rows)) - {ABSENT}
+    if not shared or any(len({run.number for run in row}) < len(row) for row in rows):
+        return by_time
+    # Numbers are counters of each chip: what they join must also have run at the same time.
+    by_number = [[run for run in row if run.number in shared] for row in rows]
+    return by_number if _misfit(by_number) < _misfit(by_time) else by_time
+
+
+def _misfit(rows: list[list[Run]]) -> float:
+    """How far apart the starts of what are taken for the same runs lie."""
+    starts = np.array([[run.start_ps for run in row] for row in rows], dtype=np.float64)
+    return float(np.median(np.ptp(starts, axis=0)))
+
+
+def _nearest(row: list[Run], reference: list[Run]) -> list[Run]:
+    """Those consecutive runs that lie closest to a reference of fewer."""
+    n = len(reference)
+    wanted = np.array([run.start_ps for run in reference], dtype=np.float64)
+    starts = np.array([run.start_ps for run in row], dtype=np.float64)
+    shifts = range(len(row) - n + 1)
+    best = min(shifts, key=lambda s: float(np.median(np.abs(starts[s : s + n] - wanted))))
+    return row[best : best + n]
