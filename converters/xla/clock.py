@@ -7,7 +7,7 @@ which no program does. So the device's own clock is taken, with one offset and o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 
     from .events import Device
 
-#: Events this close to where the device's clock puts them are where they belong.
-CLOSE_PS = 2_000_000
+#: Events this close to where the device's clock puts them are where they belong: clocks wander
+#: from an even rate by some 10 us (v6e, over 100 s), misplaced events are off by milliseconds.
+CLOSE_PS = 20_000_000
+#: Where events stay this close to one offset there is no rate and no wander to find.
+EXACT_PS = 1_000_000
+#: The wander is found at steps of this length, and between them in proportion.
+KNOT_PS = 100_000_000_000
 #: Rates of clocks differ by parts in a hundred thousand; a larger difference is damage.
 LARGEST_DRIFT = 1e-3
 _SAMPLES = 400
@@ -36,6 +41,8 @@ class DeviceClock:
         ``profile = device * (1 + rate) + offset``; not used where the device has no clock.
     origin_ps : int
         Device time that the rate counts from, which keeps the arithmetic exact.
+    knots : tuple of float64 arrays
+        The wander: time from the origin, and what to add.
     known_ps : int64, shape (K,)
         Places on the profile's clock at which events of the device's own clock start, ascending.
     excess_ps : int64, shape (K,)
@@ -45,6 +52,7 @@ class DeviceClock:
     offset_ps: float
     rate: float
     origin_ps: int
+    knots: tuple[NDArray[np.float64], NDArray[np.float64]]
     known_ps: NDArray[np.int64]
     excess_ps: NDArray[np.int64]
 
@@ -65,8 +73,8 @@ class DeviceClock:
         if own.any():
             begin = line.device_start_ps[own]
             length = np.maximum(line.device_dur_ps[own], 0)
-            start[own] = self._map(begin)
-            end[own] = np.maximum(self._map(begin + length), start[own])
+            start[own] = self.map(begin)
+            end[own] = np.maximum(self.map(begin + length), start[own])
         rest = ~own
         if rest.any() and len(self.known_ps) and self.misplaced:
             # What has no device time is as late as the next thing that has; an end, as the last.
@@ -78,9 +86,13 @@ class DeviceClock:
             end = np.maximum(end, start)
         return start, end
 
-    def _map(self, device_ps: NDArray[np.int64]) -> NDArray[np.int64]:
+    def map(self, device_ps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Device time on the clock of the profile, ps."""
         away = device_ps - self.origin_ps
-        moved = np.rint(away * self.rate + self.offset_ps).astype(np.int64)
+        moved = away * self.rate + self.offset_ps
+        if len(self.knots[0]):
+            moved = moved + np.interp(away, *self.knots)
+        moved = np.rint(moved).astype(np.int64)
         placed: NDArray[np.int64] = device_ps + moved
         return placed
 
@@ -107,21 +119,37 @@ def find_clock(device: Device) -> DeviceClock:
     own_time = np.concatenate([np.empty(0, np.int64), *owns])
     if not len(start):
         nothing = np.empty(0, np.int64)
-        return DeviceClock(0.0, 0.0, 0, nothing, nothing)
+        return DeviceClock(0.0, 0.0, 0, (np.empty(0), np.empty(0)), nothing, nothing)
     order = np.argsort(start, kind="stable")
     start, own_time = start[order], own_time[order]
     origin = int(own_time[0])
     away = own_time - origin
     delta = start - own_time
     offset, rate = _agree(away, delta)
-    excess = delta - np.rint(away * rate + offset).astype(np.int64)
-    return DeviceClock(offset, rate, origin, start, excess)
+    residual = delta - (away * rate + offset)
+    knots = _wander(away, residual)
+    clock = DeviceClock(offset, rate, origin, knots, start, np.empty(0, np.int64))
+    return replace(clock, excess_ps=start - clock.map(own_time))
+
+
+def _wander(
+    away: NDArray[np.int64], residual: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Median residual of the events in place, at steps of time."""
+    close = np.abs(residual) <= CLOSE_PS
+    if np.abs(residual).max() <= EXACT_PS or not close.any():
+        return np.empty(0), np.empty(0)
+    _, where = np.unique(away[close] // KNOT_PS, return_inverse=True)
+    order = np.argsort(where, kind="stable")
+    parts = np.split(np.flatnonzero(close)[order], np.cumsum(np.bincount(where))[:-1])
+    times = np.array([np.median(away[part]) for part in parts])
+    return times, np.array([np.median(residual[part]) for part in parts])
 
 
 def _agree(away: NDArray[np.int64], delta: NDArray[np.int64]) -> tuple[float, float]:
     """Line ``delta = offset + rate * away`` that most points agree with."""
     median = float(np.median(delta))
-    if np.abs(delta - median).max() <= CLOSE_PS:
+    if np.abs(delta - median).max() <= EXACT_PS:
         return median, 0.0
     pick = np.unique(np.linspace(0, len(away) - 1, _SAMPLES).astype(np.int64))
     x, y = away[pick].astype(np.float64), delta[pick].astype(np.float64)

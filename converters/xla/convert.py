@@ -152,7 +152,8 @@ def convert_xla(
         )
         for rank, offset in zip(ranks, alignment.offset_ns.tolist(), strict=True)
     ]
-    transfers = measure_transfers(inputs, matched)
+    # A chip writes into the memory of another, which must have come so far that it is free.
+    transfers = measure_transfers(inputs, matched, rendezvous=True)
     _report(coverage, profiles, ranks, matched, until_needed)
     report_edges(coverage, (rank.nodes for rank in ranks))
     report_clocks(coverage, alignment, transfers.clock_errors)
