@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .base.errors import GraphError, NetworkError, TraceError, UsageError, WhatIfError
-    from .conversion import gen_gpu_chakra_et, load
+    from .conversion import gen_gpu_chakra_et, gen_tpu_chakra_et, load
     from .explanation import explain
     from .fitting import calibrate
     from .inspection import inspect
@@ -38,6 +38,7 @@ __all__ = [
     "clusters",
     "explain",
     "gen_gpu_chakra_et",
+    "gen_tpu_chakra_et",
     "inspect",
     "load",
     "load_network",
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 _WHERE = {
-    "conversion": ("gen_gpu_chakra_et", "load"),
+    "conversion": ("gen_gpu_chakra_et", "gen_tpu_chakra_et", "load"),
     "explanation": ("explain",),
     "fitting": ("calibrate",),
     "inspection": ("inspect",),

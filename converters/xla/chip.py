@@ -121,7 +121,10 @@ def join_flights(leaves: list[Leaf]) -> ChipWork:
                 flight = waiting.popleft()
                 work.ends[i] = flight
                 flight.seen = leaf.end_ns - leaf.start_ns > WAITED_NS
-                flight.end_ns = leaf.end_ns if flight.seen else leaf.start_ns
+                # What nobody waited for had ended when the core came here; a gap before the
+                # operation that ends it is the core's own.
+                came = min(leaf.start_ns, max(leaves[i - 1].end_ns, flight.leaf.end_ns))
+                flight.end_ns = leaf.end_ns if flight.seen else came
                 flight.end_ns = max(flight.end_ns, flight.leaf.end_ns)
     for queue in flying.values():
         for flight in queue:
@@ -340,6 +343,10 @@ class ChipBuilder:
         started = flying.pop(id(flight), [])
         ends = [self._nodes.end[n] for n in started]
         start = min(max([leaf.start_ns, *ends]), leaf.end_ns)
+        if start > leaf.start_ns > max(self._nodes.end[n] for n in before):
+            # The core came late, and then waited: it comes as late on any network.
+            came = leaf.start_ns
+            before = [self._next(came, came, Flavour.COMPUTE, core, leaf, before)]
         return [self._next(start, leaf.end_ns, Flavour.COMPUTE, core, leaf, [*before, *started])]
 
     def _start(
@@ -380,8 +387,12 @@ class ChipBuilder:
         if flight.seen:
             return end
         rate, text = rates.get(meaning.copy_kind, 0.0), "the fastest rate of those waited for"
-        if not rate and hbm_gb_s and _HOST_SPACE not in meaning.copy_kind:
-            rate, text = hbm_gb_s, "the bandwidth of the device's memory"
+        if not rate and meaning.copy_kind and _HOST_SPACE not in meaning.copy_kind:
+            # Between two memories of the device: as fast as between two others, or its memory.
+            rate = max((r for kind, r in rates.items() if _HOST_SPACE not in kind), default=0.0)
+            text = "the fastest rate between other memories"
+            if not rate:
+                rate, text = hbm_gb_s, "the bandwidth of the device's memory"
         if not rate or meaning.copy_bytes < 0:
             self.chip.assumed["copies that nobody waited for: until they were needed"] += 1
             return end

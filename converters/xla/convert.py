@@ -124,7 +124,8 @@ def convert_xla(
         ]
     )
     numbers = [job.rank for job in jobs]
-    _add_barriers(ranks, world)
+    if world > 1 and (assume_missing or len(ranks) == world):
+        _add_barriers(ranks)
     rates = copy_rates([rank.work for rank in ranks])
     for rank, found in zip(ranks, windows, strict=True):
         rank.chip = _build(rank, found, world, set(numbers), rates, assume_missing=assume_missing)
@@ -316,14 +317,12 @@ def _see_ends(job: JobDevice, work: ChipWork) -> None:
             flight.end_ns, flight.seen = stop, True
 
 
-def _add_barriers(ranks: list[_Rank], world: int) -> None:
+def _add_barriers(ranks: list[_Rank]) -> None:
     """Find the waits for other chips with which some runs begin.
 
     Only where all chips have them alike: then they end together within microseconds (vLLM on
     v6e: 1.1 us), whichever chip came first.
     """
-    if world < 2:
-        return
     per_rank: list[dict[tuple[str, int], tuple[int, int, int]]] = []
     for rank in ranks:
         mine: dict[tuple[str, int], tuple[int, int, int]] = {}

@@ -76,6 +76,8 @@ def runs_of_modules(device: Device, clock: DeviceClock) -> Runs:
     if line is None or not len(line):
         return Runs([])
     start, end = clock.place(line)
+    if clock.misplaced:
+        _follow(device, clock, line, start, end)
     order = np.argsort(line.start_ps, kind="stable").tolist()
     found = [
         Run(
@@ -88,6 +90,33 @@ def runs_of_modules(device: Device, clock: DeviceClock) -> Runs:
         for i in order
     ]
     return Runs(found)
+
+
+def _follow(
+    device: Device,
+    clock: DeviceClock,
+    modules: Line,
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+) -> None:
+    """Move runs, which have no device time, with the first and last of their operations."""
+    line = device.line("XLA Ops")
+    if line is None or not len(line):
+        return
+    placed_start, placed_end = clock.place(line)
+    seen_end = line.start_ps + line.dur_ps
+    order = np.argsort(line.start_ps, kind="stable")
+    begins = line.start_ps[order]
+    for i in range(len(modules)):
+        low, high = modules.start_ps[i], modules.start_ps[i] + modules.dur_ps[i]
+        first = int(np.searchsorted(begins, low - ROUNDING_PS))
+        last = int(np.searchsorted(begins, high + ROUNDING_PS, side="right"))
+        if first >= last:
+            continue
+        mine = order[first:last]
+        head, tail = mine[0], mine[int(np.argmax(placed_end[mine]))]
+        start[i] = placed_start[head] - (line.start_ps[head] - low)
+        end[i] = placed_end[tail] + max(0, high - seen_end[tail])
 
 
 def runs_of_numbers(device: Device) -> Runs:

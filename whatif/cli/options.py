@@ -27,7 +27,10 @@ TraceOption = Annotated[
     typer.Option(
         "--trace",
         metavar="PATH",
-        help="Directory with one Kineto trace per rank, one trace, or Chakra .et files.",
+        help=(
+            "Directory with one Kineto trace per rank, XLA profile (xplane.pb, trace.json, or "
+            "the profiler's directory), or Chakra .et files."
+        ),
         show_default=False,
     ),
 ]
