@@ -343,9 +343,9 @@ class ChipBuilder:
         started = flying.pop(id(flight), [])
         ends = [self._nodes.end[n] for n in started]
         start = min(max([leaf.start_ns, *ends]), leaf.end_ns)
-        if start > leaf.start_ns > max(self._nodes.end[n] for n in before):
-            # The core came late, and then waited: it comes as late on any network.
-            came = leaf.start_ns
+        came = leaf.start_ns
+        if ends and came > max(self._nodes.end[n] for n in before):
+            # The gap is before the wait, if there is one: the core comes as late on any network.
             before = [self._next(came, came, Flavour.COMPUTE, core, leaf, before)]
         return [self._next(start, leaf.end_ns, Flavour.COMPUTE, core, leaf, [*before, *started])]
 

@@ -101,11 +101,14 @@ def _events(job: XlaProgram, run: Run, rank: int) -> Iterable[_Event]:
             start = started.pop(op.name)
             done_ns = start.start_ns + (span.start_ns - start.start_ns) * 7 // 10
             yield _Event("Async XLA Ops", _op(start), start.start_ns, done_ns, number)
+    # A permutation sends and receives: one event, until both are done.
+    ends: dict[tuple[int, int], int] = {}
     for queued in run.queue[rank]:
         if queued.comm in job.async_op:
-            yield _Event(
-                "Async XLA Ops", job.async_op[queued.comm], queued.start_ns, queued.end_ns, -1
-            )
+            key = (job.async_op[queued.comm], queued.start_ns)
+            ends[key] = max(queued.end_ns, ends.get(key, queued.end_ns))
+    for (index, start_ns), end_ns in ends.items():
+        yield _Event("Async XLA Ops", index, start_ns, end_ns, -1)
 
 
 def _op(span: HostSpan) -> int:

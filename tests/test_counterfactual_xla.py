@@ -1,0 +1,83 @@
+"""XLA programs recorded on one network and predicted on others, against their truth there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from whatif.graph.columns import Collective
+from whatif.simulator.run import simulate
+
+import whatif
+
+from .oracle.executor import execute
+from .oracle.xla_programs import random_xla_program
+from .oracle.xla_writer import write_xla
+from .test_counterfactual import Case, networks_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .oracle.xla_programs import XlaProfile
+    from .oracle.xla_writer import Form
+
+PROFILES: tuple[XlaProfile, ...] = ("sync", "async", "permute", "loops", "shared")
+FORMS: tuple[Form, ...] = ("xplane", "json")
+SEEDS = range(3)
+
+
+def make_case(seed: int, profile: XlaProfile, folder: Path, *, form: Form, hosts: int = 1) -> Case:
+    job = random_xla_program(seed, profile=profile, hosts=hosts)
+    pairs = networks_for(job.program)
+    runs = [execute(job.program, oracle, contention=True) for oracle, _ in pairs]
+    graph = whatif.load(write_xla(job, runs[0], folder, form=form), processes=1)
+    return Case(graph, runs, [network for _, network in pairs])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_xla_programs_are_predicted_on_other_networks_to_the_microsecond(
+    profile: XlaProfile, seed: int, form: Form, tmp_path: Path
+) -> None:
+    case = make_case(seed, profile, tmp_path, form=form)
+    measured = simulate(case.graph, measured=True)
+    assert measured.step_ns == pytest.approx(case.runs[0].median_step_ns, abs=1)
+    assert max(abs(error) for error in case.errors_ns()) <= 1_000
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_clocks_of_hosts_are_aligned(profile: XlaProfile, tmp_path: Path) -> None:
+    case = make_case(7, profile, tmp_path, form="xplane", hosts=2)
+    assert max(abs(error) for error in case.errors_ns()) <= 1_000
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_transfer_of_the_program_is_there_with_its_size_and_members(
+    profile: XlaProfile, form: Form, tmp_path: Path
+) -> None:
+    case = make_case(11, profile, tmp_path, form=form)
+    graph, program = case.graph, case.runs[0].program
+    kinds = {
+        "all_reduce": Collective.ALL_REDUCE,
+        "all_gather": Collective.ALL_GATHER,
+        "reduce_scatter": Collective.REDUCE_SCATTER,
+        "all_to_all": Collective.ALL_TO_ALL,
+        "send_recv": Collective.SEND_RECV,
+    }
+    wanted = []
+    for comm in program.comms:
+        members = program.groups[comm.group].ranks
+        if comm.kind == "send_recv":
+            members = (comm.root, comm.peer)
+        if len(members) > 1:
+            wanted += [(rank, kinds[comm.kind], comm.size_bytes) for rank in members]
+    found = [
+        (int(rank), Collective(coll), int(size))
+        for rank, coll, size in zip(
+            graph.ranks[graph.rank_index], graph.coll, graph.size_bytes, strict=True
+        )
+        if coll != Collective.NONE
+    ]
+    assert sorted(found) == sorted(wanted)
