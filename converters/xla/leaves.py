@@ -166,8 +166,8 @@ def find_leaves(
         See `Meanings.of`.
     """
     found = Leaves()
-    which, found.outside = run_of_events(line, runs)
     start_ps, end_ps = clock.place(line)
+    which, found.outside = run_of_events(line, runs, start_ps)
     kept = np.array([run.kept for run in runs], dtype=np.bool_)[which]
     # In the order of the program: by start, and at equal starts as recorded; but where the
     # recorder put several at one instant, what takes no time came first.

@@ -76,8 +76,6 @@ def runs_of_modules(device: Device, clock: DeviceClock) -> Runs:
     if line is None or not len(line):
         return Runs([])
     start, end = clock.place(line)
-    if clock.misplaced:
-        _follow(device, clock, line, start, end)
     order = np.argsort(line.start_ps, kind="stable").tolist()
     found = [
         Run(
@@ -89,34 +87,25 @@ def runs_of_modules(device: Device, clock: DeviceClock) -> Runs:
         )
         for i in order
     ]
+    operations = device.line("XLA Ops")
+    if clock.misplaced and operations is not None and len(operations):
+        _follow(found, operations, clock)
     return Runs(found)
 
 
-def _follow(
-    device: Device,
-    clock: DeviceClock,
-    modules: Line,
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-) -> None:
+def _follow(runs: list[Run], line: Line, clock: DeviceClock) -> None:
     """Move runs, which have no device time, with the first and last of their operations."""
-    line = device.line("XLA Ops")
-    if line is None or not len(line):
-        return
-    placed_start, placed_end = clock.place(line)
-    seen_end = line.start_ps + line.dur_ps
-    order = np.argsort(line.start_ps, kind="stable")
-    begins = line.start_ps[order]
-    for i in range(len(modules)):
-        low, high = modules.start_ps[i], modules.start_ps[i] + modules.dur_ps[i]
-        first = int(np.searchsorted(begins, low - ROUNDING_PS))
-        last = int(np.searchsorted(begins, high + ROUNDING_PS, side="right"))
-        if first >= last:
-            continue
-        mine = order[first:last]
-        head, tail = mine[0], mine[int(np.argmax(placed_end[mine]))]
-        start[i] = placed_start[head] - (line.start_ps[head] - low)
-        end[i] = placed_end[tail] + max(0, high - seen_end[tail])
+    start, end = clock.place(line)
+    which, _ = run_of_events(line, runs, start)
+    before = -(1 << 62)
+    for number, run in enumerate(runs):
+        mine = np.flatnonzero(which == number)
+        if len(mine):
+            head, tail = mine[np.argmin(start[mine])], mine[np.argmax(end[mine])]
+            ahead = max(0, int(line.start_ps[head]) - run.seen_ps[0])
+            run.start_ps = max(before, int(start[head]) - ahead)
+            run.end_ps = max(int(end[tail]), run.start_ps)
+        before = run.end_ps
 
 
 def runs_of_numbers(device: Device) -> Runs:
@@ -157,8 +146,20 @@ def whole_trace(device: Device, clock: DeviceClock) -> Runs:
     return Runs([run], ["no record of which program ran when: all of it is taken as one run"])
 
 
-def run_of_events(line: Line, runs: Sequence[Run]) -> tuple[NDArray[np.int64], int]:
+def run_of_events(
+    line: Line, runs: Sequence[Run], even_ps: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], int]:
     """Which run each event of a line lies in, and how many lie in none.
+
+    Parameters
+    ----------
+    line : Line
+        Events, told apart by their times on the clock of the profile.
+    runs : sequence of Run
+        By time.
+    even_ps : int64, shape (N,)
+        Starts of the events on the even clock of the device: in that order runs follow each
+        other, even where the profiler misplaced some of the events.
 
     Returns
     -------
@@ -171,7 +172,34 @@ def run_of_events(line: Line, runs: Sequence[Run]) -> tuple[NDArray[np.int64], i
     ends = np.array([run.seen_ps[1] for run in runs], dtype=np.int64)
     which = np.searchsorted(begins - ROUNDING_PS, line.start_ps, side="right") - 1
     inside = (which >= 0) & (line.start_ps <= ends[np.maximum(which, 0)] + ROUNDING_PS)
-    return np.maximum(which, 0), int((~inside).sum())
+    which = np.maximum(which, 0)
+    order = np.argsort(even_ps, kind="stable")
+    which[order] = _in_order(which[order])
+    return which, int((~inside).sum())
+
+
+def _in_order(which: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Make numbers ascend by changing the fewest of them, pair of runs by pair of runs."""
+    if not len(which) or (np.diff(which) >= 0).all():
+        return which
+    result = which.copy()
+    highest = np.maximum.accumulate(which)
+    lowest = np.minimum.accumulate(which[::-1])[::-1]
+    # Where all that follows is no lower than all before, one stretch ends and the next begins.
+    cuts = np.flatnonzero(highest[:-1] <= lowest[1:]) + 1
+    for part in np.split(np.arange(len(which)), cuts):
+        values = which[part]
+        low, high = int(values.min()), int(values.max())
+        if low == high:
+            continue
+        if set(values.tolist()) <= {low, high}:
+            above = np.concatenate([[0], np.cumsum(values == high)])
+            below = np.concatenate([[0], np.cumsum(values == low)])
+            split = int(np.argmin(above + below[-1] - below))
+            result[part[:split]], result[part[split:]] = low, high
+        else:
+            result[part] = np.maximum.accumulate(values)
+    return result
 
 
 def join_runs(devices: Sequence[Runs]) -> dict[tuple[str, str], int]:
