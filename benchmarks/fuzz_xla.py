@@ -9,7 +9,8 @@ around them put right so that a reader gets as far as them; values of a JSON fil
 types; HLO text cut, or with characters changed.
 
 A value that another plausible value replaced is no loss: nobody could tell. So what counts as lost
-are ranks, steps and operations that communicate.
+are steps, operations that communicate and, where any do, ranks: of devices that never communicate
+nothing says how many there were.
 
     python benchmarks/fuzz_xla.py --files shared/traces/tpu/* examples/jax_cpu_8devices/*.gz
     python benchmarks/fuzz_xla.py --files my.xplane.pb --count 1 --seed 1234 --keep damaged/
@@ -330,7 +331,7 @@ class Content:
             *(f"{one.what}: {one.evidence} ({one.count})" for one in cover.inferred),
         ]
         return cls(
-            graph.num_ranks, len(graph.steps), int((graph.coll != 0).sum()), tuple(sorted(said))
+            graph.num_ranks, len(graph.steps), int((graph.coll != -1).sum()), tuple(sorted(said))
         )
 
     def lost(self, intact: Content) -> str:
@@ -338,7 +339,7 @@ class Content:
         missing = [
             f"{before - after} {what}"
             for what, before, after in (
-                ("ranks", intact.ranks, self.ranks),
+                ("ranks", intact.ranks if intact.communicating else 0, self.ranks),
                 ("steps", intact.steps, self.steps),
                 ("communicating nodes", intact.communicating, self.communicating),
             )
@@ -369,8 +370,10 @@ def outcome(path: Path, intact: Content | None) -> Outcome:
     except whatif.WhatIfError as error:
         text = str(error)
         return Outcome("refused", text) if text else Outcome("silent", "an error without words")
-    except Exception:  # noqa: BLE001 (that is what is looked for)
-        return Outcome("traceback", traceback.format_exc())
+    except Exception as error:  # noqa: BLE001 (that is what is looked for)
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})"
+        return Outcome("traceback", said)
     content = Content.of(graph)
     lost = content.lost(intact) if intact else ""
     return Outcome("loss", lost) if lost else Outcome("graph", content=content)

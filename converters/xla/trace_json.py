@@ -272,7 +272,10 @@ def _one_args(args: dict[str, Any]) -> _Args:
 
 def _ps(value: float | Decimal | None) -> int | None:
     """Microseconds to picoseconds, None if there is no such time."""
-    if value is None or not -1e12 < value < 1e12:  # also what is not a number
+    try:
+        if value is None or not -1e12 < value < 1e12:  # also what is not a number
+            return None
+    except ArithmeticError:  # how decimals compare that are none
         return None
     result = round(value * 1_000_000)
     return result if abs(result) <= LONGEST_PS else None
