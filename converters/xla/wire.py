@@ -176,6 +176,55 @@ def fields(data: NDArray[np.uint8], begin: int, end: int) -> Fields:
     return Fields(*columns)
 
 
+@_compiled
+def _first_varints(
+    data: NDArray[np.uint8],
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    keys: NDArray[np.int64],
+) -> int:
+    """Fill the keys; the result is -1, or the offset of the damage."""
+    for i in range(len(begins)):
+        at = begins[i]
+        stop = at + lengths[i]
+        while at < stop:
+            number, wire, value, _, after = _field(data, at, stop)
+            if after < 0:
+                return int(at)
+            if number == 1 and wire == 0:
+                keys[i] = value
+            at = after
+    return -1
+
+
+def map_keys(
+    data: NDArray[np.uint8], begins: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Keys of the entries of a map with numbers for keys.
+
+    Parameters
+    ----------
+    data : uint8, shape (B,)
+        The file.
+    begins, lengths : int64, shape (M,)
+        Where the entries are.
+
+    Returns
+    -------
+    int64, shape (M,)
+
+    Raises
+    ------
+    DamagedError
+        An entry is no message.
+    """
+    keys = np.zeros(len(begins), dtype=np.int64)
+    damage = _first_varints(data, begins, lengths, keys)
+    if damage >= 0:
+        raise DamagedError(int(damage))
+    return keys
+
+
 class Events(NamedTuple):
     """The events of one line, in the order of the file, shape (N,); W stats are looked for.
 
@@ -185,10 +234,10 @@ class Events(NamedTuple):
         Id of the event's metadata.
     offset_ps, duration_ps : int64
         Time from the start of the line, and duration.
-    kind : int8, shape (N, W)
+    kind : int8, shape (W, N)
         Field number in which the value of a stat is stored (3 and 4 integers, 2 double, 5 text,
         6 bytes, 7 reference); 0 where the event does not have it.
-    value : int64, shape (N, W)
+    value : int64, shape (W, N)
         The integer or reference; of text and bytes the offset in the file and, in the lowest
         TEXT_BITS bits, the length.
     """
@@ -254,8 +303,8 @@ def _scan_events(
                             stat_value = (sv << TEXT_BITS) | min(sn, (1 << TEXT_BITS) - 1)
                     stat = stat_after
                 if which >= 0:
-                    kind[event, which] = stat_kind
-                    value[event, which] = stat_value
+                    kind[which, event] = stat_kind
+                    value[which, event] = stat_value
             inner = inner_after
         event += 1
         at = after
@@ -291,8 +340,8 @@ def scan_events(data: NDArray[np.uint8], begin: int, end: int, wanted: NDArray[n
         np.zeros(count, dtype=np.int64),
         np.zeros(count, dtype=np.int64),
         np.zeros(count, dtype=np.int64),
-        np.zeros((count, width), dtype=np.int8),
-        np.zeros((count, width), dtype=np.int64),
+        np.zeros((width, count), dtype=np.int8),
+        np.zeros((width, count), dtype=np.int64),
     )
     damage = _scan_events(data, begin, end, wanted, *events)
     if damage >= 0:

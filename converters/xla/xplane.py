@@ -22,7 +22,7 @@ from .events import ABSENT, LONGEST_PS, Annotation, Device, Line, OpInfo, Platfo
 from .hlo import MOST_DEVICES, HloError
 from .hlo_proto import parse_program
 from .protos import message
-from .wire import TEXT_BITS, DamagedError, Fields, fields, scan_events
+from .wire import TEXT_BITS, DamagedError, Fields, fields, map_keys, scan_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -223,12 +223,12 @@ class _Reader:
 
     def _metadata(self, plane: _Plane) -> dict[int, tuple[int, int]]:
         """Where the metadata of each event id is."""
-        places = {}
-        for begin, length in self._pieces(plane, 4):
-            inner = fields(self._data, begin, begin + length)
-            key = inner.value[(inner.number == 1) & (inner.wire == 0)]
-            places[int(key[-1]) if len(key) else 0] = (begin, length)
-        return places
+        found = (plane.fields.number == 4) & (plane.fields.wire == 2)
+        begins, lengths = plane.fields.value[found], plane.fields.length[found]
+        keys = map_keys(self._data, begins, lengths)
+        return dict(
+            zip(keys.tolist(), zip(begins.tolist(), lengths.tolist(), strict=True), strict=True)
+        )
 
     def _lines(self, plane: _Plane) -> list[tuple[str, int, int, int, int]]:
         """Name, id, start in ps, begin and end of each line."""
@@ -306,7 +306,7 @@ class _Reader:
     ) -> None:
         places = self._metadata(plane)
         ids = {name: number for number, name in names.items()}
-        table: dict[tuple[int, int], int] = {}
+        table: dict[tuple[int, ...], int] = {}
         begins = {line[3] for line in kept}
         for name, _, _, begin, end in self._lines(plane):
             if begin not in begins:
@@ -319,13 +319,13 @@ class _Reader:
             if device.platform is Platform.GPU:
                 # The kernel is one thing and the operation that launched it another.
                 hlo, module = _references(events, 3), _references(events, 4)
-            op = np.empty(len(start), dtype=np.int32)
-            keys = np.stack([events.metadata, hlo, module], axis=1)
-            for key, rows in _groups_of(keys):
-                info = self._op(places, names, key)
-                op[rows] = table.setdefault(key, len(device.ops))
+            keys, codes = _distinct(events.metadata, hlo, module)
+            numbers = np.empty(len(keys), dtype=np.int32)
+            for i, key in enumerate(keys):
+                numbers[i] = table.setdefault(key, len(device.ops))
                 if table[key] == len(device.ops):
-                    device.ops.append(info)
+                    device.ops.append(self._op(places, names, key))
+            op = numbers[codes]
             match = _GPU_STREAM.match(name)
             stream = int(match[1]) if match else number
             line = Line(name, op, start, duration, own_start, own_dur, run, stream)
@@ -339,7 +339,7 @@ class _Reader:
         self,
         places: dict[int, tuple[int, int]],
         names: dict[int, str],
-        key: tuple[int, int, int],
+        key: tuple[int, ...],
     ) -> OpInfo:
         metadata, hlo, module = key
         place = places.get(metadata)
@@ -392,21 +392,21 @@ class _Reader:
         wanted = [ids.get(stat, -1) for stat in _HOST_STATS]
         places = self._metadata(plane)
         devices: dict[int, Device] = {}
-        tables: dict[int, dict[tuple[int, int], int]] = {}
+        tables: dict[int, dict[tuple[int, ...], int]] = {}
         for name, number, start_ps, begin, end in self._lines(plane):
             events, start, duration = self._scan(start_ps, begin, end, wanted)
-            steps = np.flatnonzero(events.kind[:, 4] > 0)
+            steps = np.flatnonzero(events.kind[4] > 0)
             for row in steps.tolist():
                 info = self._op(places, names, (int(events.metadata[row]), ABSENT, ABSENT))
                 self._profile.annotations.append(
                     Annotation(
                         info.name,
-                        int(events.value[row, 4]),
+                        int(events.value[4, row]),
                         int(start[row]),
                         int(start[row] + duration[row]),
                     )
                 )
-            rows = np.flatnonzero((events.kind[:, 0] > 0) & (events.kind[:, 3] > 0))
+            rows = np.flatnonzero((events.kind[0] > 0) & (events.kind[3] > 0))
             if with_device:
                 rows = rows[:0]
             self._profile.skip(
@@ -425,15 +425,16 @@ class _Reader:
                 device = devices.setdefault(ordinal, Device(Platform.CPU, ordinal, "CPU"))
                 table = tables.setdefault(ordinal, {})
                 mine = rows[ordinals[rows] == ordinal]
-                op = np.empty(len(mine), dtype=np.int32)
-                keys = np.stack([hlo[mine], module[mine]], axis=1)
-                for (a, b), at in _groups_of(keys):
-                    if (a, b) not in table:
-                        table[a, b] = len(device.ops)
+                keys, codes = _distinct(hlo[mine], module[mine])
+                numbers = np.empty(len(keys), dtype=np.int32)
+                for i, key in enumerate(keys):
+                    if key not in table:
+                        table[key] = len(device.ops)
                         device.ops.append(
-                            OpInfo(self._refer(a, names), module=self._refer(b, names))
+                            OpInfo(self._refer(key[0], names), module=self._refer(key[1], names))
                         )
-                    op[at] = table[a, b]
+                    numbers[i] = table[key]
+                op = numbers[codes]
                 none = np.full(len(mine), ABSENT, dtype=np.int64)
                 device.lines.append(
                     Line(name, op, start[mine], duration[mine], none, none, runs[mine], number)
@@ -473,28 +474,58 @@ def _value(stat: Any, names: dict[int, str]) -> Any:  # noqa: ANN401
 
 def _numbers(events: Events, which: int) -> NDArray[np.int64]:
     """Integers of one stat, ABSENT where it is not there or is no integer."""
-    kind, value = events.kind[:, which], events.value[:, which]
-    whole = np.where((kind == 3) | (kind == 4), value, ABSENT)
-    if (kind == 2).any():
-        doubles = kind == 2
+    kind, value = events.kind[which], events.value[which]
+    whole = value.copy()
+    rest = (kind != 3) & (kind != 4)
+    if rest.any():
+        whole[rest] = ABSENT
+        doubles = np.flatnonzero(kind == 2)
         whole[doubles] = [
-            int(struct.unpack("<d", struct.pack("<q", v))[0]) for v in value[doubles].tolist()
+            _whole(struct.unpack("<d", struct.pack("<q", v))[0]) for v in value[doubles].tolist()
         ]
     return whole
 
 
+def _whole(number: float) -> int:
+    return int(number) if abs(number) < 1 << 62 else ABSENT  # also what is not a number
+
+
 def _references(events: Events, which: int) -> NDArray[np.int64]:
     """Texts of one stat as numbers: references as they are, places of texts below zero."""
-    kind, value = events.kind[:, which], events.value[:, which]
+    kind, value = events.kind[which], events.value[which]
     texts = (kind == 5) | (kind == 6)
     return np.where(kind == 7, value, np.where(texts, -1 - value, ABSENT))
 
 
-def _groups_of(keys: NDArray[np.int64]) -> list[tuple[Any, NDArray[np.int64]]]:
-    """Rows of each distinct key."""
-    if not len(keys):
-        return []
-    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
-    order = np.argsort(inverse.reshape(-1), kind="stable")
-    bounds = np.cumsum(np.bincount(inverse.reshape(-1), minlength=len(unique)))[:-1]
-    return list(zip(map(tuple, unique.tolist()), np.split(order, bounds), strict=True))
+def _distinct(
+    *columns: NDArray[np.int64],
+) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
+    """Distinct combinations of the values of some columns, and which of them each row has."""
+    codes = np.zeros(len(columns[0]), dtype=np.int64)
+    if not len(codes):
+        return [], codes
+    for column in columns:
+        if (column == column[0]).all():
+            continue
+        low, high = int(column.min()), int(column.max())
+        if high - low < 4 * len(column):  # numbers of a table: no need to sort
+            own, count = column - low, high - low + 1
+        else:
+            unique, own = np.unique(column, return_inverse=True)
+            own, count = own.reshape(-1), len(unique)
+        codes = _dense(codes * count + own)
+    row = np.empty(int(codes.max()) + 1, dtype=np.int64)
+    row[codes] = np.arange(len(codes))
+    return list(zip(*(column[row].tolist() for column in columns), strict=True)), codes
+
+
+def _dense(codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Renumber non-negative codes without holes."""
+    high = int(codes.max())
+    if high < 8 * len(codes) + 1024:
+        present = np.zeros(high + 1, dtype=np.bool_)
+        present[codes] = True
+        number = np.cumsum(present) - 1
+        return number[codes]
+    dense: NDArray[np.int64] = np.unique(codes, return_inverse=True)[1].reshape(-1)
+    return dense
