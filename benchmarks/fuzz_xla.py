@@ -396,6 +396,7 @@ def check_file(
 class _Worker:
     """A process that reads files, one at a time; started anew after one that never ended."""
 
+    files: list[Path]
     process: multiprocessing.Process | None = None
     pipe: Connection | None = None
 
@@ -403,9 +404,9 @@ class _Worker:
         if self.process is None:
             context = multiprocessing.get_context("spawn")
             self.pipe, theirs = context.Pipe()
-            self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            self.process = context.Process(target=_serve, args=(theirs, self.files), daemon=True)
             self.process.start()
-            self.pipe.recv()  # compiled, and ready
+            self.pipe.recv()
         assert self.pipe is not None
         self.pipe.send(task)
         if not self.pipe.poll(LIMIT_S):
@@ -424,9 +425,9 @@ class _Worker:
             self.process = None
 
 
-def _serve(pipe: Connection) -> None:
-    import whatif.simulator.run  # noqa: F401 (compiled code is loaded before the clock runs)
-
+def _serve(pipe: Connection, files: list[Path]) -> None:
+    for path in files:
+        outcome(path, None)  # so that everything is compiled before the clock runs
     pipe.send("ready")
     while True:
         pipe.send(check_file(*pipe.recv()))
@@ -442,7 +443,7 @@ class Tally:
 
 def run(files: list[Path], count: int, seed: int, keep: Path | None) -> Tally:
     """Damage and read files in turn, with seeds from one on."""
-    tally, worker = Tally(), _Worker()
+    tally, worker = Tally(), _Worker(files)
     contents = {path: path.read_bytes() for path in files}
     intact: dict[Path, Content] = {}
     for path in files:

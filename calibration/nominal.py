@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 #: Starting values for devices that no preset is of.
 _DEVICE_LIKE = "dgx_a100"
 
+#: Preset of CPU devices of XLA, which share a process and its memory.
+_IN_ONE_PROCESS = "host_memory"
+
 
 def nominal_network(
     graph: ExecutionGraph,
@@ -103,6 +106,10 @@ def is_cpu_job(graph: ExecutionGraph) -> bool:
 
 def machine_preset(graph: ExecutionGraph) -> Network | None:
     """Preset of the machine of a trace, if there is one."""
+    if graph.source == "xla-cpu":
+        note = f"preset {_IN_ONE_PROCESS} chosen because the devices are CPU devices of XLA"
+        preset = load_network(_IN_ONE_PROCESS)
+        return msgspec.structs.replace(preset, assumptions=[note, *preset.assumptions])
     devices = {""} if is_cpu_job(graph) else set(graph.devices)
     if len(devices) != 1 or (not is_cpu_job(graph) and "" in devices):
         return None

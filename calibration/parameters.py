@@ -57,8 +57,8 @@ DEVICE_ENDPOINT = 0.1
 #: Preset of the processes of a host, which have no links and so no nominal speed.
 LOOPBACK = "loopback"
 
-#: Presets of links whose nominal speed is not known: TPUs of an unknown generation.
-_UNKNOWN_SPEED = (LOOPBACK, "tpu")
+#: Presets of links whose nominal speed is not known, or that are none.
+_UNKNOWN_SPEED = (LOOPBACK, "host_memory", "tpu")
 
 #: The values of a tier, in order.
 WIRE, LATENCY, BASE, ENDPOINT = range(4)

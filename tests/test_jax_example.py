@@ -128,3 +128,12 @@ def test_its_replay_is_its_own_timeline(graph: ExecutionGraph) -> None:
     # What the script's own clock saw, from one end of a step to the next.
     clock = np.array(TRUTH["profiled_step_ns"][1:])
     assert replay.step_ns == pytest.approx(np.median(clock), rel=0.05)
+
+
+def test_its_baseline_says_how_far_off_it_is(graph: ExecutionGraph) -> None:
+    """Eight devices on two cores end an operation when they get a core: no network explains it."""
+    result = whatif.sweep(graph, ["compute", "scaleup_bw"])
+    assert result.network.name.startswith("host_memory")
+    assert result.baseline_error_pct == pytest.approx(0, abs=20)
+    assert result.beyond_limit
+    assert all(row.utility_pct > 0 for row in result.results)

@@ -53,7 +53,7 @@ TORI = {
 
 
 def test_every_preset_for_devices_has_a_row_to_check_it() -> None:
-    assert set(PLAUSIBLE) | set(TORI) | {"loopback", "tpu"} == set(preset_names())
+    assert set(PLAUSIBLE) | set(TORI) | {"loopback", "host_memory", "tpu"} == set(preset_names())
 
 
 @pytest.mark.parametrize("name", TORI)
