@@ -4,8 +4,8 @@ Writes a profile of as many events as wanted, shaped like a TPU's (device clock 
 every event, thousands of instructions with their HLO text), and reads it in a fresh process.
 The file is mapped, so its pages count as shared memory and can be given back at any time.
 
-    python benchmarks/bench_xplane.py                          # two million events
-    python benchmarks/bench_xplane.py --events 60000000        # over 2 GB: plane by plane
+    python benchmarks/bench_xplane.py                            # two million events
+    python benchmarks/bench_xplane.py --host-events 60000000     # over 2 GB, most of it the host's
     python benchmarks/bench_xplane.py --trace my.xplane.pb
 """
 
@@ -47,8 +47,8 @@ def metadata(key: int, name: str, display: str) -> bytes:
     return field(4, number(1, key) + field(2, value))
 
 
-def make_profile(path: Path, events: int) -> None:
-    """Write a profile of about so many events, a plane at a time."""
+def make_profile(path: Path, events: int, host_events: int) -> None:
+    """Write a profile of about so many events of chips and of host threads."""
     tables = b"".join(
         metadata(
             i + 1,
@@ -62,26 +62,31 @@ def make_profile(path: Path, events: int) -> None:
     for key, name in ((1, b"device_offset_ps"), (2, b"device_duration_ps"), (3, b"run_id")):
         tables += field(5, number(1, key) + field(2, number(1, key) + field(2, name)))
     runs = max(1, events // CHIPS // EVENTS_PER_RUN)
+    modules, ops = [], []
+    for run in range(runs):
+        begin = run * EVENTS_PER_RUN * 2_000_000
+        event = number(1, INSTRUCTIONS + 1) + number(2, begin)
+        event += number(3, EVENTS_PER_RUN * 2_000_000 - 1000)
+        modules.append(field(4, event + field(4, number(1, 3) + number(4, run + 1))))
+        for k in range(EVENTS_PER_RUN):
+            start = begin + k * 2_000_000
+            event = number(1, k % INSTRUCTIONS + 1) + number(2, start) + number(3, 1_900_000)
+            event += field(4, number(1, 1) + number(3, start + 77_000_000))
+            ops.append(field(4, event + field(4, number(1, 2) + number(3, 1_900_000))))
+    lines = field(3, number(1, 2) + field(2, b"XLA Modules") + b"".join(modules))
+    lines += field(3, number(1, 3) + field(2, b"XLA Ops") + b"".join(ops))
+    thread = field(3, number(1, 4) + field(2, b"python") + b"".join(ops))
     with path.open("wb") as file:
         for chip in range(CHIPS):
-            modules, ops = [], []
-            for run in range(runs):
-                begin = run * EVENTS_PER_RUN * 2_000_000
-                event = number(1, INSTRUCTIONS + 1) + number(2, begin)
-                event += number(3, EVENTS_PER_RUN * 2_000_000 - 1000)
-                event += field(4, number(1, 3) + number(4, run + 1))
-                modules.append(field(4, event))
-                for k in range(EVENTS_PER_RUN):
-                    start = begin + k * 2_000_000
-                    event = number(1, k % INSTRUCTIONS + 1) + number(2, start)
-                    event += number(3, 1_900_000)
-                    event += field(4, number(1, 1) + number(3, start + 77_000_000))
-                    event += field(4, number(1, 2) + number(3, 1_900_000))
-                    ops.append(field(4, event))
-            lines = field(3, number(1, 2) + field(2, b"XLA Modules") + b"".join(modules))
-            lines += field(3, number(1, 3) + field(2, b"XLA Ops") + b"".join(ops))
             name = field(2, f"/device:TPU:{chip}".encode())
             file.write(field(1, name + lines + tables))
+        threads = host_events // (runs * EVENTS_PER_RUN)
+        if threads:
+            body = len(field(2, b"/host:CPU")) + threads * len(thread) + len(tables)
+            file.write(varint(1 << 3 | 2) + varint(body) + field(2, b"/host:CPU"))
+            for _ in range(threads):
+                file.write(thread)
+            file.write(tables)
 
 
 def memory_mb(name: str) -> float:
@@ -117,6 +122,7 @@ def read(path: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--host-events", type=int, default=0)
     parser.add_argument("--trace", type=Path)
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -127,7 +133,7 @@ def main() -> None:
         path = options.trace
         if path is None:
             path = Path(folder, "made.xplane.pb")
-            make_profile(path, options.events)
+            make_profile(path, options.events, options.host_events)
         for label in ("first", "again"):
             done = subprocess.run(
                 [sys.executable, __file__, "--read", str(path)],

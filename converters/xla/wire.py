@@ -33,10 +33,6 @@ def _compiled(function: F) -> F:
         return cast("F", numba.njit(nogil=True)(function))
 
 
-def _inlined(function: F) -> F:
-    return cast("F", numba.njit(inline="always")(function))
-
-
 class DamagedError(Exception):
     """The bytes are no protobuf message; `offset` is where that shows."""
 
@@ -64,7 +60,7 @@ class Fields(NamedTuple):
     length: NDArray[np.int64]
 
 
-@_inlined
+@_compiled
 def _varint(data: NDArray[np.uint8], at: int, end: int) -> Any:  # noqa: ANN401
     """Decode a varint: its 64 bits and the offset after it, which is -1 if it is damaged."""
     result = np.uint64(0)
@@ -80,7 +76,7 @@ def _varint(data: NDArray[np.uint8], at: int, end: int) -> Any:  # noqa: ANN401
     return result, -1
 
 
-@_inlined
+@_compiled
 def _fixed(data: NDArray[np.uint8], at: int, count: int) -> Any:  # noqa: ANN401
     result = np.uint64(0)
     for i in range(count):
@@ -88,7 +84,7 @@ def _fixed(data: NDArray[np.uint8], at: int, count: int) -> Any:  # noqa: ANN401
     return result
 
 
-@_inlined
+@_compiled
 def _field(data: NDArray[np.uint8], at: int, end: int) -> Any:  # noqa: ANN401
     """Decode one field: number, wire type, value, length and the offset after it.
 
@@ -223,6 +219,45 @@ def map_keys(
     if damage >= 0:
         raise DamagedError(int(damage))
     return keys
+
+
+def head(data: NDArray[np.uint8], begin: int, end: int, last: int) -> Fields:
+    """List the fields of a message before the first of a number, which protobuf writes in order.
+
+    Parameters
+    ----------
+    data, begin, end
+        As for `fields`.
+    last : int
+        Number of the first field that is not listed.
+
+    Returns
+    -------
+    Fields
+
+    Raises
+    ------
+    DamagedError
+        The bytes are no message.
+    """
+    at = _first_of(data, begin, end, last)
+    if at < 0:
+        raise DamagedError(-1 - at)
+    return fields(data, begin, at)
+
+
+@_compiled
+def _first_of(data: NDArray[np.uint8], begin: int, end: int, last: int) -> int:
+    """Where the first field of a number begins; -1 - offset if the message is damaged."""
+    at = begin
+    while at < end:
+        number, _, _, _, after = _field(data, at, end)
+        if after < 0:
+            return int(-1 - at)
+        if number == last:
+            return int(at)
+        at = after
+    return int(end)
 
 
 class Events(NamedTuple):

@@ -22,7 +22,7 @@ from .events import ABSENT, LONGEST_PS, Annotation, Device, Line, OpInfo, Platfo
 from .hlo import MOST_DEVICES, HloError
 from .hlo_proto import parse_program
 from .protos import message
-from .wire import TEXT_BITS, DamagedError, Fields, fields, map_keys, scan_events
+from .wire import TEXT_BITS, DamagedError, Fields, fields, head, map_keys, scan_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,7 +150,8 @@ class _Reader:
         with_device = any(_DEVICE.match(plane.name) for plane in planes)
         for plane in planes:
             self._read_plane(plane, with_device=with_device)
-            self._forget(plane)
+            self._forget(plane.begin, plane.end)
+            self._on_bytes(plane.end)
         profile.devices += [self._chips[n] for n in sorted(self._chips)]
         if not any(len(line) for device in profile.devices for line in device.lines):
             names = ", ".join(plane.name or "unnamed" for plane in planes[:6])
@@ -171,17 +172,15 @@ class _Reader:
         elif plane.name != "Task Environment":
             self._skip(plane, plane.name or "an unnamed plane", "not used by any conversion")
 
-    def _forget(self, plane: _Plane) -> None:
-        """Give the pages of a plane back, so that memory does not grow with the file."""
+    def _forget(self, begin: int, end: int) -> None:
+        """Give the pages of what was read back, so that memory does not grow with the file."""
         view = self._data.base
-        self._on_bytes(plane.end)
-        if isinstance(view, memoryview) and isinstance(view.obj, mmap.mmap):
+        if isinstance(view, memoryview):
             view = view.obj
         if isinstance(view, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            page = mmap.PAGESIZE
-            begin = -(-plane.begin // page) * page
-            if plane.end > begin:
-                view.madvise(mmap.MADV_DONTNEED, begin, plane.end - begin)
+            begin = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+            if end > begin:
+                view.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
     # Pieces of a plane ------------------------------------------------------------------
 
@@ -234,7 +233,7 @@ class _Reader:
         """Name, id, start in ps, begin and end of each line."""
         found = []
         for begin, length in self._pieces(plane, 3):
-            inner = fields(self._data, begin, begin + length)
+            inner = head(self._data, begin, begin + length, 4)
             numbers = {
                 int(n): int(v)
                 for n, w, v in zip(inner.number, inner.wire, inner.value, strict=True)
@@ -263,6 +262,7 @@ class _Reader:
                 place=f"line at byte {begin}",
             )
         self._profile.events_seen += len(events.metadata)
+        self._forget(begin, end)
         return events, events.offset_ps + start_ps, events.duration_ps
 
     # Devices ----------------------------------------------------------------------------
