@@ -9,8 +9,8 @@ around them put right so that a reader gets as far as them; values of a JSON fil
 types; HLO text cut, or with characters changed.
 
 A value that another plausible value replaced is no loss: nobody could tell. So what counts as lost
-are steps, operations that communicate and, where any do, ranks: of devices that never communicate
-nothing says how many there were.
+are steps, operations and, where some of these communicate, ranks: of devices that never do nothing
+says how many there were, and neither do they say what others did.
 
     python benchmarks/fuzz_xla.py --files shared/traces/tpu/* examples/jax_cpu_8devices/*.gz
     python benchmarks/fuzz_xla.py --files my.xplane.pb --count 1 --seed 1234 --keep damaged/
@@ -318,10 +318,13 @@ class Content:
     ranks: int
     steps: int
     communicating: int
+    computing: int
     said: tuple[str, ...]
 
     @classmethod
     def of(cls, graph: ExecutionGraph) -> Content:
+        from whatif.graph.columns import Collective, Flavour
+
         cover = graph.coverage
         said = [
             *cover.warnings,
@@ -331,17 +334,23 @@ class Content:
             *(f"{one.what}: {one.evidence} ({one.count})" for one in cover.inferred),
         ]
         return cls(
-            graph.num_ranks, len(graph.steps), int((graph.coll != -1).sum()), tuple(sorted(said))
+            graph.num_ranks,
+            len(graph.steps),
+            int((graph.coll != Collective.NONE).sum()),
+            int((graph.flavour == Flavour.COMPUTE).sum()),
+            tuple(sorted(said)),
         )
 
     def lost(self, intact: Content) -> str:
         """What the intact file has, this graph has not, and its report is silent about."""
+        alone = not intact.communicating
         missing = [
             f"{before - after} {what}"
             for what, before, after in (
-                ("ranks", intact.ranks if intact.communicating else 0, self.ranks),
+                ("ranks", 0 if alone else intact.ranks, self.ranks),
                 ("steps", intact.steps, self.steps),
                 ("communicating nodes", intact.communicating, self.communicating),
+                ("computing nodes", 0 if alone else intact.computing, self.computing),
             )
             if after < before
         ]
@@ -451,7 +460,7 @@ def run(files: list[Path], count: int, seed: int, keep: Path | None) -> Tally:
         if whole.kind != "graph" or whole.content is None:
             print(f"{path.name} is refused as it is: {whole.detail.splitlines()[-1]}")
         # What cannot be read whole has nothing to lose.
-        intact[path] = whole.content or Content(0, 0, 0, ())
+        intact[path] = whole.content or Content(0, 0, 0, 0, ())
     with tempfile.TemporaryDirectory() as scratch:
         began = time.monotonic()
         for number in range(seed, seed + count):

@@ -78,8 +78,8 @@ def test_the_same_seed_does_the_same_damage() -> None:
 
 
 def test_what_is_lost_in_silence_is_noticed() -> None:
-    intact = fuzz.Content(ranks=2, steps=3, communicating=40, said=("as always",))
-    assert not fuzz.Content(2, 3, 40, ("as always",)).lost(intact)
-    assert not fuzz.Content(1, 3, 20, ("as always", "a rank is missing")).lost(intact)
-    lost = fuzz.Content(1, 3, 39, ("as always",)).lost(intact)
+    intact = fuzz.Content(ranks=2, steps=3, communicating=40, computing=9, said=("as always",))
+    assert not fuzz.Content(2, 3, 40, 9, ("as always",)).lost(intact)
+    assert not fuzz.Content(1, 3, 20, 4, ("as always", "a rank is missing")).lost(intact)
+    lost = fuzz.Content(1, 3, 39, 9, ("as always",)).lost(intact)
     assert lost == "1 ranks, 1 communicating nodes"

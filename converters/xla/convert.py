@@ -28,6 +28,7 @@ from .leaves import Leaf, Leaves, Meanings, find_leaves
 from .runs import Runs, join_runs, runs_of_modules, runs_of_numbers, whole_trace
 from .steps import find_steps, step_of_runs
 from .streams import device_leaves
+from .unlike import missing_operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,6 +113,12 @@ def convert_xla(
     chosen = select_steps(windows, steps)
     names = Names()
     ranks = [_executed(job, window, names) for job, window in zip(jobs, chosen, strict=True)]
+    if jobs[0].device.platform is not Platform.GPU:  # whose devices may choose other kernels
+        coverage.warnings += missing_operations(
+            [job.rank for job in jobs],
+            [[leaf for leaves in rank.found for leaf in leaves.leaves] for rank in ranks],
+            [job.runs for job in jobs],
+        )
     world = max(
         [
             jobs[-1].rank + 1,
