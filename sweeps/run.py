@@ -20,7 +20,7 @@ from ..simulator.run import simulate
 from .intervals import basis, interval, judge, noise_pct, on_alternative
 from .job import LIMITS, beyond_limit, check_limit, job_step_times
 from .resources import factors_of, find_resources
-from .results import Refused, ResultRow, SweepResult
+from .results import Refused, ResultRow, SweepResult, variant_label
 from .torus import segment
 from .variant import ResourceError
 
@@ -187,7 +187,7 @@ def scenarios(
     for resource in find_resources(resources):
         for factor in factors_of(resource, check_factors(factors)):
             variant = resource.vary(job, factor)
-            yield f"{resource.name} x{factor:g}", simulate_variant(job, variant)
+            yield variant_label(resource.name, factor), simulate_variant(job, variant)
 
 
 def simulate_variant(job: Job, variant: Variant) -> Simulation:
