@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import prod
 from typing import TYPE_CHECKING
 
 import pytest
 from whatif.graph.columns import Collective
+from whatif.simulator.network import Network, Tier
 from whatif.simulator.run import simulate
 
 import whatif
 
 from .oracle.executor import execute
+from .oracle.network import OracleNetwork
 from .oracle.xla_programs import random_xla_program
 from .oracle.xla_writer import write_xla
 from .test_counterfactual import Case, networks_for
+from .torus_model import Torus, all_gather, all_to_all, multi_axis
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from .oracle.vocabulary import Comm
     from .oracle.xla_programs import XlaProfile
     from .oracle.xla_writer import Form
 
@@ -44,6 +50,50 @@ def test_xla_programs_are_predicted_on_other_networks_to_the_microsecond(
     measured = simulate(case.graph, measured=True)
     assert measured.step_ns == pytest.approx(case.runs[0].median_step_ns, abs=1)
     assert max(abs(error) for error in case.errors_ns()) <= 1_000
+
+
+class OnTorus(OracleNetwork):
+    """Prices of collectives of all chips of a torus, each played message by message."""
+
+    def __init__(self, torus: Torus) -> None:
+        super().__init__(())
+        object.__setattr__(self, "torus", torus)
+
+    def transfer_ns(self, comm: Comm, ranks: tuple[int, ...]) -> int:
+        torus: Torus = self.torus  # type: ignore[attr-defined]
+        chips = prod(torus.lengths)
+        assert len(ranks) == chips
+        size = Fraction(comm.size_bytes)
+        if comm.kind == "all_to_all":
+            hops = sum(length // 2 for length in torus.lengths)
+            return round(all_to_all(torus, size) + hops * torus.hop_ns)
+        if comm.kind != "all_gather":
+            size /= chips
+        passes = 2 if comm.kind == "all_reduce" else 1
+        return round(passes * all_gather(torus, size, multi_axis(torus)))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "hop_ns"), [((8,), 900), ((2, 4), 0), ((2, 2, 2), 900), ((4,), 900), ((2, 2), 900)]
+)
+@pytest.mark.parametrize("profile", ["sync", "async"])
+def test_programs_recorded_on_a_switch_are_predicted_on_a_torus_to_the_microsecond(
+    lengths: tuple[int, ...], hop_ns: int, profile: XlaProfile, tmp_path: Path
+) -> None:
+    chips = prod(lengths)
+    jobs = (random_xla_program(seed, profile=profile) for seed in range(100))
+    job = next(j for j in jobs if len(j.program.ranks) == j.program.domain_size == chips)
+    recorded = execute(job.program, networks_for(job.program)[0][0])
+    graph = whatif.load(write_xla(job, recorded, tmp_path, form="xplane"), processes=1)
+    torus = Torus(lengths, (True,) * len(lengths), Fraction(9, 2), Fraction(hop_ns))
+    truth = execute(job.program, OnTorus(torus))
+    tiers = [
+        Tier(topology="ring", size=n, bandwidth_gb_s=5, efficiency=0.9, latency_ns=hop_ns)
+        for n in lengths
+    ]
+    predicted = simulate(graph, network=Network(name="torus", tiers=tiers))
+    assert predicted.step_ns == pytest.approx(truth.median_step_ns, abs=1_000)
+    assert abs(truth.median_step_ns - recorded.median_step_ns) > 20_000
 
 
 @pytest.mark.parametrize("profile", PROFILES)
