@@ -268,7 +268,9 @@ class ChipBuilder:
             mine = max((nodes.end[n] for n in before), default=-(1 << 62))
             if latest >= 0 and nodes.end[latest] > mine:
                 before.append(latest)
-                nodes.counts["waits between lanes: inferred: what ended last before the start"] += 1
+                nodes.counts[
+                    "waits between lanes: inferred from what ended last before the start"
+                ] += 1
             if leaf.meaning.role in (Role.COMM, Role.COMM_START):
                 added = self._transfer(leaf, leaf.start_ns, leaf.end_ns, lane, before)
             else:
@@ -546,7 +548,7 @@ class ChipBuilder:
                     )
                 ]  # fmt: skip
             if started_by:
-                nodes.counts["starts of sparse cores: inferred: the core's last operation"] += 1
+                nodes.counts["starts of sparse cores: inferred from the core's last operation"] += 1
 
 
 #: Memory space of the host in TPU layouts (seen on v6e: host offload copies between 5 and 0).

@@ -140,14 +140,18 @@ def convert_xla(
     matched = match(
         numbers, [rank.chip.ops for rank in ranks], world, assume_missing=assume_missing
     )
+    alignment = _align(ranks, matched)
+    shift_ns = [
+        rank.job.profile.base_ns + offset
+        for rank, offset in zip(ranks, alignment.offset_ns.tolist(), strict=True)
+    ]
     until_needed = settle_ends(
-        [rank.chip for rank in ranks], [rank.nodes for rank in ranks], matched
+        [rank.chip for rank in ranks], [rank.nodes for rank in ranks], matched, shift_ns
     )
     for rank in ranks:
         add_markers(rank.nodes, rank.windows)
         if model == "serial":
             make_serial(rank.nodes)
-    alignment = _align(ranks, matched)
     inputs = [
         RankInput(
             rank.job.rank,
@@ -155,10 +159,10 @@ def convert_xla(
             _device_name(rank.job),
             rank.nodes,
             rank.chip.ops,
-            rank.job.profile.base_ns + offset,
+            shift,
             rank.windows.begin_ns,
         )
-        for rank, offset in zip(ranks, alignment.offset_ns.tolist(), strict=True)
+        for rank, shift in zip(ranks, shift_ns, strict=True)
     ]
     # A chip writes into the memory of another, which must have come so far that it is free.
     transfers = measure_transfers(inputs, matched, rendezvous=True)

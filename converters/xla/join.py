@@ -61,7 +61,12 @@ def number_operations(ranks: Sequence[int], chips: Sequence[Chip]) -> None:
                 )
 
 
-def settle_ends(chips: Sequence[Chip], nodes: Sequence[RankNodes], matched: Matched) -> int:
+def settle_ends(
+    chips: Sequence[Chip],
+    nodes: Sequence[RankNodes],
+    matched: Matched,
+    shift_ns: Sequence[int],
+) -> int:
     """Work out when transfers ended that not every member waited for.
 
     A symmetric operation ends everywhere at about the same time, so one member that waited tells
@@ -76,6 +81,8 @@ def settle_ends(chips: Sequence[Chip], nodes: Sequence[RankNodes], matched: Matc
         Their nodes, whose ends are set.
     matched : Matched
         The operations, joined.
+    shift_ns : sequence of int
+        What to add to the times of each rank to get the common clock.
 
     Returns
     -------
@@ -83,6 +90,13 @@ def settle_ends(chips: Sequence[Chip], nodes: Sequence[RankNodes], matched: Matc
         Operations (of one rank) that are taken to have lasted until they were needed.
     """
     node_of = [{op: n for n, op in enumerate(r.op) if op >= 0} for r in nodes]
+
+    def start_of(r: int, i: int) -> int:
+        return nodes[r].start[node_of[r][i]] + shift_ns[r]
+
+    def end_of(r: int, i: int) -> int:
+        return nodes[r].end[node_of[r][i]] + shift_ns[r]
+
     fastest: dict[tuple[int, int, int], int] = {}
     unseen: list[tuple[tuple[int, int, int], list[tuple[int, int]]]] = []
     for members in matched.instances:
@@ -95,23 +109,24 @@ def settle_ends(chips: Sequence[Chip], nodes: Sequence[RankNodes], matched: Matc
         if len(seen) < len(members):
             unseen.append((key, members))
         if seen:
-            end = min(nodes[r].end[node_of[r][i]] for r, i in seen)
-            span = end - max(nodes[r].start[node_of[r][i]] for r, i in members)
+            end = min(end_of(r, i) for r, i in seen)
+            span = end - max(start_of(r, i) for r, i in members)
             if span > 0:
                 fastest[key] = min(span, fastest.get(key, span))
     unknown = sum(
         len([i for i in chip.latest if chip.ops[i].coll not in SYMMETRIC]) for chip in chips
     )
     for key, members in unseen:
-        begin = max(nodes[r].start[node_of[r][i]] for r, i in members)
-        seen_ends = [nodes[r].end[node_of[r][i]] for r, i in members if i not in chips[r].latest]
+        begin = max(start_of(r, i) for r, i in members)
+        seen_ends = [end_of(r, i) for r, i in members if i not in chips[r].latest]
         late = [(r, i) for r, i in members if i in chips[r].latest]
         if not seen_ends and key not in fastest:
             unknown += len(late)
             # All of them end with the first that needed it.
-            seen_ends = [min(chips[r].latest[i] for r, i in late)]
+            seen_ends = [min(chips[r].latest[i] + shift_ns[r] for r, i in late)]
         end = min(seen_ends) if seen_ends else begin + fastest[key]
         for r, i in late:
             node = node_of[r][i]
-            nodes[r].end[node] = max(min(end, chips[r].latest[i]), nodes[r].start[node])
+            own_end = min(end - shift_ns[r], chips[r].latest[i])
+            nodes[r].end[node] = max(own_end, nodes[r].start[node])
     return unknown

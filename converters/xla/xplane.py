@@ -525,7 +525,7 @@ def _dense(codes: NDArray[np.int64]) -> NDArray[np.int64]:
     if high < 8 * len(codes) + 1024:
         present = np.zeros(high + 1, dtype=np.bool_)
         present[codes] = True
-        dense: NDArray[np.int64] = (np.cumsum(present) - 1)[codes]
-        return dense
-    dense = np.unique(codes, return_inverse=True)[1].reshape(-1)
-    return dense
+        packed: NDArray[np.int64] = (np.cumsum(present) - 1)[codes]
+        return packed
+    sparse: NDArray[np.int64] = np.unique(codes, return_inverse=True)[1].reshape(-1)
+    return sparse
