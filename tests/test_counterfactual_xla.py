@@ -96,9 +96,10 @@ def test_programs_recorded_on_a_switch_are_predicted_on_a_torus_to_the_microseco
     assert abs(truth.median_step_ns - recorded.median_step_ns) > 20_000
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("profile", PROFILES)
-def test_clocks_of_hosts_are_aligned(profile: XlaProfile, tmp_path: Path) -> None:
-    case = make_case(7, profile, tmp_path, form="xplane", hosts=2)
+def test_clocks_of_hosts_are_aligned(profile: XlaProfile, form: Form, tmp_path: Path) -> None:
+    case = make_case(20, profile, tmp_path, form=form, hosts=2)
     assert max(abs(error) for error in case.errors_ns()) <= 1_000
 
 
