@@ -743,3 +743,77 @@ def test_what_runs_beside_the_core_is_on_lanes_of_its_own(tmp_path: Path) -> Non
     numbers = graph.lanes.number[graph.lane[of(graph, Collective.ALL_REDUCE)]].tolist()
     assert numbers == [100, 101, 100, 101]
     assert set(graph.lanes.kind.tolist()) == {LaneKind.STREAM, LaneKind.HOST}
+
+
+# Devices that are no TPUs ----------------------------------------------------------------
+
+
+def gpu_profile(
+    path: Path, *, program: bool = True, kernel: str = "ncclDevKernel_AllReduce"
+) -> Path:
+    """Two GPUs that each ran a matrix multiplication and an all-reduce twice."""
+    table = {"hlo_op": 1, "hlo_module": 2, "Hlo Proto": 3, "gemm": 4, "ar": 5, "jit_step": 6}
+    stats = [{1: number, 2: {1: number, 2: name}} for name, number in table.items()]
+
+    def event(metadata: int, start: int, dur: int, op: str) -> dict[int, object]:
+        return {
+            1: metadata,
+            2: start * 10**6,
+            3: dur * 10**6,
+            4: [{1: 1, 7: table[op]}, {1: 2, 7: table["jit_step"]}],
+        }
+
+    names = [{1: 1, 2: {1: 1, 2: "gemm_kernel"}}, {1: 2, 2: {1: 2, 2: kernel}}]
+    planes: list[dict[int, object]] = [
+        {2: f"/device:GPU:{gpu}", 4: names, 5: stats, 3: [
+            {1: 7, 2: "Stream #7(Kernel)", 4: [event(1, at, 40, "gemm") for at in (0, 100)]},
+            {1: 9, 2: "Stream #9(Kernel)",
+             4: [event(2, at + gpu, 20 - gpu, "ar") for at in (40, 140)]},
+        ]}
+        for gpu in range(2)
+    ]  # fmt: skip
+    if program:
+        hlo = hlo_proto("jit_step", {"main": [
+            instruction("x", "parameter", array(F32, 1024), 1),
+            instruction("gemm", "custom-call", array(F32, 1024), 2, operand_ids=[1]),
+            instruction("ar", "all-reduce-start", array(F32, 1024), 3, operand_ids=[2],
+                        channel_id=1, use_global_device_ids=1,
+                        collective_device_list={1: [{1: [0, 1]}]}),
+        ]}, devices=[[0], [1]])  # fmt: skip
+        planes.append(
+            {
+                2: "/host:metadata",
+                5: stats,
+                4: [{1: 1, 2: {1: 1, 2: "jit_step(6)", 5: [{1: table["Hlo Proto"], 6: hlo}]}}],
+            }
+        )
+    path.write_bytes(encode({1: planes, 4: "box"}))
+    return path
+
+
+def test_kernels_of_a_gpu_are_the_collectives_of_the_program(tmp_path: Path) -> None:
+    graph = checked(gpu_profile(tmp_path / "h.xplane.pb"))
+    assert graph.source == "xla-gpu"
+    nodes = of(graph, Collective.ALL_REDUCE)
+    assert graph.size_bytes[nodes].tolist() == [4096] * 4
+    assert graph.transfer_ns[nodes].tolist() == [19_000] * 4
+    assert len(graph.steps) == 2
+    assert any("told by what recurs" in text for text in graph.coverage.warnings)
+    # The all-reduce waits for the multiplication on the other stream.
+    replay = simulate(graph, measured=True)
+    assert replay.completion_ns.max(axis=1).tolist() == [60_000, 160_000]
+    first = next(n for n in nodes.tolist())
+    waits_for = graph.dep_node[graph.dep_ptr[first] : graph.dep_ptr[first + 1]]
+    assert "gemm" in {name_of(graph, n) for n in waits_for.tolist()}
+
+
+def test_without_compiled_programs_gpus_and_cpus_are_refused(tmp_path: Path) -> None:
+    path = gpu_profile(tmp_path / "h.xplane.pb", program=False)
+    with pytest.raises(TraceError, match="has no compiled programs"):
+        convert_xla(path)
+
+
+def test_a_profile_of_tpus_needs_no_compiled_programs(tmp_path: Path) -> None:
+    """Without /host:metadata the text of the operations says the same."""
+    path = write_xplane(tmp_path / "h.xplane.pb", chips(2, [compute(0, 10), all_reduce(10, 5)]))
+    assert checked(path).coverage.collectives_matched == 2

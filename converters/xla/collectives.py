@@ -177,6 +177,9 @@ def find_meaning(op: OpInfo, program: Program | None) -> Meaning:
             elif opcode:
                 return _plain(opcode)
     if instruction is None:
+        if not op.text and not op.category and (op.instruction or op.module):
+            doubt = "operations of programs that the profile lacks: taken as computation"
+            return Meaning(Role.COMPUTE, doubt=doubt)
         return _by_category(op)
     evidence = "Hlo Proto" if program and name in program.instructions else "HLO text"
     return _meaning(instruction, op, program, evidence)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,8 @@ from ..models import add_markers, make_serial
 from ..nodes import Names, RankNodes
 from ..reporting import report_clocks, report_edges
 from ..windows import Windows, select_steps
-from .chip import Chip, ChipBuilder, ChipWork, copy_rates, join_flights
+from .chip import Chip, ChipBuilder, ChipWork, Flight, copy_rates, join_flights
 from .clock import find_clock
-from .collectives import Role
 from .events import Platform
 from .job import JobDevice, grid_of, largest_id, number_devices, read_profiles
 from .join import number_operations, settle_ends
@@ -210,6 +209,7 @@ def _devices(profiles: list[Profile], coverage: Coverage) -> list[JobDevice]:
 def _find_runs(jobs: list[JobDevice], coverage: Coverage) -> None:
     """Find the runs of every device, and the same runs on all of them."""
     found = []
+    supposed: Counter[str] = Counter()
     for job in jobs:
         runs = Runs([])
         if job.device.platform is Platform.TPU:
@@ -218,10 +218,11 @@ def _find_runs(jobs: list[JobDevice], coverage: Coverage) -> None:
             runs = runs_of_numbers(job.device)
         if not runs.runs:
             runs = whole_trace(job.device, job.clock)
-        coverage.warnings += [f"rank {job.rank}: {text}" for text in runs.warnings]
+        supposed += Counter(runs.warnings)
         job.runs = runs.runs
         _cut_capped(job, coverage)
         found.append(runs)
+    coverage.warnings += [f"{text} ({count} devices)" for text, count in supposed.items()]
     for (what, why), count in join_runs(found).items():
         coverage.dropped.append(Dropped(what, count, why))
     for job in jobs:
@@ -261,6 +262,13 @@ def _executed(job: JobDevice, windows: Windows, names: Names) -> _Rank:
     found: list[Leaves] = []
     nodes = RankNodes(names)
     if job.device.platform is not Platform.TPU:
+        if not job.profile.programs and not all(op.text for op in job.device.ops):
+            raise TraceError(
+                "the profile has no compiled programs (/host:metadata), without which what "
+                "communicates cannot be told from what computes",
+                file=job.profile.path,
+                rank=job.rank,
+            )
         leaves = device_leaves(job)
         return _Rank(job, ChipWork(leaves.leaves), [leaves], nodes, Chip(), windows)
     core = job.device.line("XLA Ops")
@@ -286,17 +294,21 @@ def _not_flying(leaves: list[Leaf], work: ChipWork) -> list[Leaf]:
     Where the two are the same collective, the sparse core's event is when it really ran.
     """
     rest = []
-    open_ = [f for f in work.flights.values() if f.leaf.meaning.role is Role.COMM_START]
+    flying: dict[tuple[int, Collective], list[Flight]] = defaultdict(list)
+    for flight in work.flights.values():
+        if flight.leaf.meaning.spec is not None:
+            flying[flight.leaf.run, flight.leaf.meaning.spec.coll].append(flight)
     for leaf in leaves:
         spec = leaf.meaning.spec
+        open_ = flying[leaf.run, spec.coll] if spec is not None else []
+        while open_ and open_[0].end_ns < leaf.start_ns:
+            open_.pop(0)  # both are in the order of time
         same = next(
             (
                 f
                 for f in open_
                 if spec is not None
                 and f.leaf.meaning.spec is not None
-                and f.leaf.run == leaf.run
-                and f.leaf.meaning.spec.coll is spec.coll
                 and f.leaf.meaning.spec.size_bytes in (spec.size_bytes, -1)
                 and f.leaf.start_ns <= leaf.start_ns
                 and leaf.end_ns <= f.end_ns
@@ -341,18 +353,19 @@ def _add_barriers(ranks: list[_Rank]) -> None:
         line = rank.job.device.line("XLA TraceMe")
         if line is None:
             continue
+        ops = rank.job.device.ops
+        line = line.take(np.array([ops[op].name == "barrier-cores" for op in line.op], np.bool_))
         start, end = rank.job.clock.place(line)
-        for op, begin, stop, seen in zip(
-            line.op.tolist(), start.tolist(), end.tolist(), line.start_ps.tolist(), strict=True
+        begins = [run.seen_ps[0] for run in rank.job.runs]
+        which = np.searchsorted(begins, line.start_ps, side="right") - 1
+        for number, seen, begin, stop in zip(
+            which.tolist(), line.start_ps.tolist(), start.tolist(), end.tolist(), strict=True
         ):
-            if rank.job.device.ops[op].name != "barrier-cores":
-                continue
-            for number, run in enumerate(rank.job.runs):
-                if run.kept and run.seen_ps[0] <= seen <= run.seen_ps[1]:
-                    mine.setdefault(
-                        (run.module, run.index),
-                        ((begin + 500) // 1000, (stop + 500) // 1000, number),
-                    )
+            run = rank.job.runs[max(number, 0)]
+            if run.kept and run.seen_ps[0] <= seen <= run.seen_ps[1]:
+                mine.setdefault(
+                    (run.module, run.index), ((begin + 500) // 1000, (stop + 500) // 1000, number)
+                )
     shared = set.intersection(*(set(mine) for mine in per_rank))
     for rank, mine in zip(ranks, per_rank, strict=True):
         rank.work.barriers = [mine[key] for key in sorted(shared)]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _XLA_PROCESS = re.compile(rb'"name"\s*:\s*"[^"]{0,200}?/(?:device|host):')
+# A key that the exporter writes at the head of its files.
+_EXPORTER = re.compile(rb'"highres-ticks"\s*:')
 _XSPACE = re.compile(rb"^\x0a")
 _PLANE_NAME = re.compile(rb"/(?:host|device):|Task Environment")
 _TRACE_EVENTS = re.compile(rb'"traceEvents"\s*:')
@@ -69,7 +71,9 @@ def kind_of(path: Path) -> str:
     if named and opening and not _is_text(opening):
         return "xplane"
     text = opening.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text.startswith((b"{", b"[")) and (_XLA_PROCESS.search(text) or _VIEWER.search(text)):
+    if text.startswith((b"{", b"[")) and any(
+        sign.search(text) for sign in (_XLA_PROCESS, _VIEWER, _EXPORTER)
+    ):
         return "json" if _TRACE_EVENTS.search(text) or text.startswith(b"[") else ""
     return ""
 

@@ -109,8 +109,11 @@ def _follow(runs: list[Run], line: Line, clock: DeviceClock) -> None:
 
 
 def runs_of_numbers(device: Device) -> Runs:
-    """Find runs by the numbers that operations carry, where a device has no line of modules."""
-    spans: dict[tuple[str, int], tuple[int, int]] = {}
+    """Find runs by the numbers that operations carry, where a device has no line of modules.
+
+    Operations without numbers are told apart by the recurrence of what their module did first.
+    """
+    events: dict[tuple[str, int], list[tuple[int, int, str]]] = defaultdict(list)
     for line in device.lines:
         for op, number, start, duration in zip(
             line.op.tolist(),
@@ -119,15 +122,36 @@ def runs_of_numbers(device: Device) -> Runs:
             line.dur_ps.tolist(),
             strict=True,
         ):
-            key = (device.ops[op].module, number)
-            low, high = spans.get(key, (start, start + duration))
-            spans[key] = (min(low, start), max(high, start + duration))
-    numbered = {key: span for key, span in spans.items() if key[1] != ABSENT}
-    found = [
-        Run(module, number, low, high, (low, high))
-        for (module, number), (low, high) in (numbered or spans).items()
-    ]
-    return Runs(sorted(found, key=lambda run: run.start_ps))
+            info = device.ops[op]
+            if info.module:
+                name = info.instruction or info.name
+                events[info.module, number].append((start, start + duration, name))
+    found, warnings = [], []
+    for (module, number), mine in events.items():
+        mine.sort()
+        parts = [mine] if number != ABSENT else _recurring(mine)
+        if len(parts) > 1:
+            warnings.append(
+                f"{len(parts)} runs of {short_name(module)} are told by what recurs in it: its "
+                "operations carry no number of a run"
+            )
+        for part in parts:
+            low, high = part[0][0], max(end for _, end, _ in part)
+            found.append(Run(module, number, low, high, (low, high)))
+    return Runs(sorted(found, key=lambda run: run.start_ps), warnings)
+
+
+def _recurring(events: list[tuple[int, int, str]]) -> list[list[tuple[int, int, str]]]:
+    """Cut events where what came first comes again after something else."""
+    first = events[0][2]
+    parts: list[list[tuple[int, int, str]]] = []
+    before = ""
+    for event in events:
+        if not parts or (event[2] == first and before != first):
+            parts.append([])
+        parts[-1].append(event)
+        before = event[2]
+    return parts
 
 
 def whole_trace(device: Device, clock: DeviceClock) -> Runs:

@@ -12,9 +12,11 @@ from collections import Counter, defaultdict
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from ...base.errors import TraceError
 from ..kineto.names import is_communication_kernel, is_copy_kernel
 from .collectives import Meaning, Role
 from .events import Platform
+from .hlo import HloError
 from .leaves import Leaf, Leaves, find_leaves
 
 if TYPE_CHECKING:
@@ -51,7 +53,10 @@ def device_leaves(job: JobDevice) -> Leaves:
         total.hidden += found.hidden
     total.leaves.sort(key=lambda leaf: (leaf.start_ns, leaf.end_ns))
     if job.device.platform is Platform.GPU:
-        total.leaves = _kernels(total.leaves)
+        try:
+            total.leaves = _kernels(total.leaves)
+        except HloError as error:
+            raise TraceError(str(error), file=job.profile.path, rank=job.rank) from error
     seen: Counter[tuple[int, str]] = Counter()
     for leaf in total.leaves:
         leaf.occurrence = seen[leaf.run, leaf.name]
@@ -75,6 +80,11 @@ def _kernels(leaves: list[Leaf]) -> list[Leaf]:
                     leaf.meaning = Meaning(Role.COMM, leaf.meaning.spec)
                     last[leaf.run, leaf.name] = leaf
                 continue
+        if is_communication_kernel(leaf.kernel):
+            raise HloError(
+                f"kernel {leaf.kernel[:80]} communicates, but no instruction of a compiled "
+                "program says with whom"
+            )
         leaf.meaning = Meaning(Role.COPY) if copy else plain
     return leaves
 

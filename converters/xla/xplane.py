@@ -494,7 +494,8 @@ def _references(events: Events, which: int) -> NDArray[np.int64]:
     """Texts of one stat as numbers: references as they are, places of texts below zero."""
     kind, value = events.kind[which], events.value[which]
     texts = (kind == 5) | (kind == 6)
-    return np.where(kind == 7, value, np.where(texts, -1 - value, ABSENT))
+    found: NDArray[np.int64] = np.where(kind == 7, value, np.where(texts, -1 - value, ABSENT))
+    return found
 
 
 def _distinct(
