@@ -475,7 +475,7 @@ def _value(stat: Any, names: dict[int, str]) -> Any:  # noqa: ANN401
 def _numbers(events: Events, which: int) -> NDArray[np.int64]:
     """Integers of one stat, ABSENT where it is not there or is no integer."""
     kind, value = events.kind[which], events.value[which]
-    whole = value.copy()
+    whole: NDArray[np.int64] = value.copy()
     rest = (kind != 3) & (kind != 4)
     if rest.any():
         whole[rest] = ABSENT
