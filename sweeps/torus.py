@@ -16,11 +16,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from ..base.errors import NetworkError
+from ..simulator.pricing import message_tiers, used_tiers
 from ..simulator.torus import axes, described, parse_shape, ranks_per_chip, reshaped, slice_of
 from .variant import ResourceError, Variant, check_several
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from ..simulator.network import Network, Tier
     from .job import Job
@@ -37,7 +38,7 @@ class IciBandwidth:
 
     def vary(self, job: Job, factor: float) -> Variant:
         """Multiply the bandwidth of the links."""
-        _check_crossed(self.name, job)
+        _check_crossed(self.name, job, used_tiers(job.prices))
         return _with_axes(
             job, lambda tier: replace(tier, bandwidth_gb_s=tier.bandwidth_gb_s * factor)
         )
@@ -51,7 +52,7 @@ class IciLatency:
 
     def vary(self, job: Job, factor: float) -> Variant:
         """Divide the latency of the links."""
-        _check_crossed(self.name, job)
+        _check_crossed(self.name, job, message_tiers(job.prices))
         if not any(job.network.tiers[axis].latency_ns for axis in axes(job.network)):
             raise ResourceError(
                 f"{self.name}: network {job.network.name!r} gives its links no latency"
@@ -189,13 +190,17 @@ def _check_torus(resource: str, job: Job) -> tuple[int, ...]:
     return found
 
 
-def _check_crossed(resource: str, job: Job) -> None:
-    """Refuse what no operation uses: all stay within a chip, or cross slices."""
+def _check_crossed(resource: str, job: Job, scopes: Container[int]) -> None:
+    """Refuse what no operation uses: all stay within a chip, or cross slices, or have no size.
+
+    `scopes` are those that operations of a known price use, from the inside out.
+    """
     found = _check_torus(resource, job)
     graph, network = job.graph, job.network
     coordinates = job.placement.coordinates_in(network)
     outside = coordinates[:, found[-1] + 1 :]
-    for number in np.unique(graph.group[graph.instance >= 0]).tolist():
+    used = graph.group[(graph.instance >= 0) & (0 in scopes)]
+    for number in np.unique(used).tolist():
         ranks = np.asarray(graph.groups[number].ranks, dtype=np.int64)
         along = np.unique(coordinates[ranks][:, list(found)], axis=0)
         slices = np.unique(outside[ranks], axis=0)

@@ -397,6 +397,19 @@ def test_what_only_a_torus_has_is_refused_elsewhere(resource: str) -> None:
         sweep(alone, [resource], [2.0])
 
 
+def test_links_over_which_no_byte_goes_are_refused() -> None:
+    alone = job([[(rank,) for rank in range(4)]], load_network("tpu_v5e:2x2"))
+    for resource in ("ici_bw", "ici_latency"):
+        with pytest.raises(
+            ResourceError, match=rf"{resource}: the job sends nothing over the links"
+        ):
+            sweep(alone, [resource], [2.0])
+    slices = job([[(0, 1), (2, 3)]], load_network("tpu_v5e:1x1"))
+    with pytest.raises(ResourceError, match="ici_bw: the job sends nothing over the links"):
+        sweep(slices, ["ici_bw"], [2.0])
+    assert sweep(slices, ["scaleout_bw"], [2.0]).results[0].utility_pct > 0
+
+
 def test_a_torus_that_does_not_hold_the_job_or_makes_no_sense_is_refused() -> None:
     made = job([[range(8)]], load_network("tpu_v5e:2x4"))
     with pytest.raises(ResourceError, match="torus:2x2x2x2x2: a network has one to 5 tiers"):
