@@ -12,6 +12,7 @@ import pytest
 from whatif.base.errors import NetworkError, UsageError
 from whatif.graph.build import GraphBuilder
 from whatif.graph.columns import Collective, ExecutionGraph, Flavour, LaneKind
+from whatif.graph.compress import uncompressed
 from whatif.simulator.choice import price_group
 from whatif.simulator.network import (
     Network,
@@ -20,6 +21,7 @@ from whatif.simulator.network import (
     match_preset,
     save_network,
 )
+from whatif.simulator.run import simulate
 from whatif.simulator.torus import Slices, axes, described, parse_shape, reshaped, shape, sized_for
 from whatif.sweeps.job import Job, prepare
 from whatif.sweeps.run import sweep
@@ -439,3 +441,15 @@ def test_pairs_two_hops_apart_share_a_link_as_they_were_measured_to() -> None:
     assert together.step_ns / 1e6 == pytest.approx(121.7, rel=0.01)
     alone = job([pairs[:1]], load_network("tpu_v6e:2x4"), size=size).baseline
     assert alone.step_ns / 1e6 == pytest.approx(121.7 / 2, rel=0.01)
+
+
+def test_the_recorded_pairs_of_a_v6e_take_on_its_preset_what_they_took(shared_data: Path) -> None:
+    """The same from the trace itself: 4 of the 8 chips were recorded, each with an absent peer."""
+    trace = shared_data / "traces" / "tpu" / "xprof_v6e_4tpu_of8.xplane.pb.gz"
+    graph = whatif.load(trace, processes=1, assume_missing=True)
+    replay = simulate(uncompressed(graph), network=load_network("tpu_v6e:2x4"))
+    nodes = np.flatnonzero(replay.compressed.graph.coll == AR)
+    assert len(nodes) == 4 * 3
+    took_ms = (replay.replay.end - replay.replay.release)[nodes] / 1e6
+    assert took_ms == pytest.approx(replay.compressed.graph.transfer_ns[nodes] / 1e6, rel=0.005)
+    assert took_ms == pytest.approx(121.7, rel=0.005)
