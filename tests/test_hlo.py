@@ -250,3 +250,27 @@ def test_ids_mean_what_the_mode_of_the_operation_says() -> None:
     assert grid.members(CommSpec(Collective.ALL_REDUCE, 4, ((0, 4),), Ids.FLAT), 12) == ()
     with pytest.raises(HloError, match="a replica group with 9 where there are 6"):
         grid.members(CommSpec(Collective.ALL_REDUCE, 4, ((0, 9),), Ids.FLAT), 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "category", "role"),
+    [
+        ("%f = f32[8] fusion(f32[8] %x, f32[8", "loop fusion", Role.COMPUTE),
+        ("%f = f32[8] fusion(f32[8] %x, f32[8", "", Role.COMPUTE),
+        ("%c = (f32[8], f32[8], u32[]) copy-start(f32[8] %", "copy-start", Role.COPY_START),
+        ("%w = (f32[8]) while((f32[8]) %t), condition=%c, bo", "while", Role.CONTAINER),
+        ("%d = f32[8] all-reduce-done(f32[8] %", "all-reduce-done", Role.DONE),
+        ("%x = f32[8] add(f32[8]", "", Role.COMPUTE),
+    ],
+)
+def test_only_communication_needs_its_whole_text(text: str, category: str, role: Role) -> None:
+    assert find_meaning(OpInfo("x", text, category), None).role is role
+
+
+def test_text_that_is_cut_before_the_opcode_is_reported() -> None:
+    meaning = find_meaning(OpInfo("x", "%x = f32[8]{0:T(10"), None)
+    assert meaning.doubt == (
+        "operations whose HLO text is cut before the opcode: taken as computation"
+    )
+    with pytest.raises(HloError, match="cut off"):
+        find_meaning(OpInfo("x", "%x = f32[8] all-reduce(f32[8] %y), replica_gr"), None)

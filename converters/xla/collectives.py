@@ -8,6 +8,7 @@ user's, and operands mention collectives too.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -165,33 +166,72 @@ def find_meaning(op: OpInfo, program: Program | None) -> Meaning:
     """
     name = op.instruction or op.name
     instruction = program.instructions.get(name) if program else None
+    opcode = ""
     if op.text:
-        try:
+        with suppress(HloError):
             opcode = parse_opcode(op.text)[1]
-        except HloError:
-            opcode = ""
         if instruction is None or (opcode and instruction.opcode != opcode):
-            instruction = None
-            if _wants_details(opcode):
-                instruction = parse_instruction(op.text)
-            elif opcode:
-                return _plain(opcode)
+            instruction = _from_text(op.text, opcode)
+            if instruction is None and opcode:
+                return _by_opcode(opcode, op)
     if instruction is None:
-        if not op.text and not op.category and (op.instruction or op.module):
+        if op.category:
+            return _by_category(op)
+        doubt = ""
+        if op.text:
+            doubt = "operations whose HLO text is cut before the opcode: taken as computation"
+        elif op.instruction or op.module:
             doubt = "operations of programs that the profile lacks: taken as computation"
-            return Meaning(Role.COMPUTE, doubt=doubt)
-        return _by_category(op)
+        return Meaning(Role.COMPUTE, doubt=doubt)
     evidence = "Hlo Proto" if program and name in program.instructions else "HLO text"
     return _meaning(instruction, op, program, evidence)
 
 
-def _wants_details(opcode: str) -> bool:
-    base = opcode.removesuffix("-start").removesuffix("-done")
-    return (
-        base in OPCODES
-        or base in ("async", "copy", "send", "recv")
-        or opcode in ("fusion", "async-update", *CONTAINERS)
-    )
+def _from_text(text: str, opcode: str) -> Instruction | None:
+    """Read an instruction of which more than the opcode counts; None if less will do.
+
+    Raises
+    ------
+    HloError
+        If the text of communication is cut. What else is cut is known by its opcode.
+    """
+    base, _ = _suffix(opcode)
+    communicates = base in OPCODES or base in ("send", "recv")
+    if not communicates and opcode not in _DETAILED:
+        return None
+    try:
+        return parse_instruction(text)
+    except HloError:
+        if communicates and not opcode.endswith("-done"):
+            raise
+        return None
+
+
+#: Opcodes besides those of communication whose operands or calls count.
+_DETAILED = frozenset(
+    {
+        "async-start", "async-update", "async-done", "copy-start", "copy-done", "fusion",
+        *CONTAINERS,
+    }
+)  # fmt: skip
+
+
+def _by_opcode(opcode: str, op: OpInfo) -> Meaning:
+    """Decide by the opcode alone, where the rest of the text does not count or is cut."""
+    if opcode in CONTAINERS:
+        return Meaning(Role.CONTAINER)
+    if opcode == "fusion":
+        return _by_category(op)
+    if opcode == "copy-start":
+        return Meaning(Role.COPY_START)
+    if opcode == "async-start":
+        return Meaning(Role.COPY_START, doubt=_UNKNOWN_ASYNC)
+    if opcode.endswith("-done"):
+        return Meaning(Role.DONE)
+    return _plain(opcode)
+
+
+_UNKNOWN_ASYNC = "asynchronous operations whose computation is not in the trace: copies"
 
 
 def _plain(opcode: str) -> Meaning:
@@ -366,8 +406,12 @@ def _async_start(instruction: Instruction, program: Program | None) -> Meaning:
     work = [i for i in inside if i.opcode not in ("parameter", "tuple", "constant")]
     if work and any(i.opcode not in _MOVES for i in work):
         return Meaning(Role.WORK_START)
-    doubt = "" if work else "asynchronous operations whose computation is not in the trace: copies"
-    return Meaning(Role.COPY_START, copy_bytes=moved, copy_kind=kind, doubt=doubt)
+    return Meaning(
+        Role.COPY_START,
+        copy_bytes=moved,
+        copy_kind=kind,
+        doubt="" if work else _UNKNOWN_ASYNC,
+    )
 
 
 def _inside(instruction: Instruction, program: Program | None) -> list[Instruction]:
