@@ -187,6 +187,12 @@ def find_meaning(op: OpInfo, program: Program | None) -> Meaning:
     return _meaning(instruction, op, program, evidence)
 
 
+def has_details(opcode: str) -> bool:
+    """Whether more of an instruction counts than its opcode."""
+    base, _ = _suffix(opcode)
+    return base in OPCODES or base in ("send", "recv") or opcode in _DETAILED | _PASSING
+
+
 def _from_text(text: str, opcode: str) -> Instruction | None:
     """Read an instruction of which more than the opcode counts; None if less will do.
 
@@ -288,7 +294,7 @@ def _started(instruction: Instruction, program: Program | None) -> str:
     return name
 
 
-_PASSING = ("get-tuple-element", "bitcast", "optimization-barrier", "tuple")
+_PASSING = frozenset({"get-tuple-element", "bitcast", "optimization-barrier", "tuple"})
 _DEEPEST = 20
 
 

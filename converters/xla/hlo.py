@@ -125,7 +125,8 @@ class Program:
     name : str
         Name of the module.
     instructions : dict of str to Instruction
-        All instructions of all computations by name, which is unique in a module.
+        All instructions of all computations by name, which is unique in a module; of those that
+        only compute, nothing but the opcode.
     computations : dict of str to tuple of str
         Instructions of each computation.
     devices : tuple of tuple of int

@@ -6,6 +6,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from .collectives import has_details
 from .hlo import (
     Groups,
     HloError,
@@ -78,6 +79,9 @@ def _devices(module: Any) -> tuple[tuple[int, ...], ...]:  # noqa: ANN401
 
 
 def _instruction(proto: Any, by_id: dict[int, Any], name_of: dict[int, str]) -> Instruction:  # noqa: ANN401
+    opcode = _text(proto.opcode)
+    if not has_details(opcode):
+        return Instruction(_text(proto.name), opcode, Shape("opaque"))
     operands = [by_id[i] for i in proto.operand_ids if i in by_id]
     pairs = tuple((p.source, p.target) for p in proto.source_target_pairs)
     if not pairs and proto.frontend_attributes.map:
@@ -85,7 +89,6 @@ def _instruction(proto: Any, by_id: dict[int, Any], name_of: dict[int, str]) -> 
         if match := _SEND_RECV_PAIRS.search(text):
             numbers = [int(n) for n in match[1].replace("{", "").replace("}", "").split(",") if n]
             pairs = tuple(zip(numbers[::2], numbers[1::2], strict=False))
-    opcode = _text(proto.opcode)
     return Instruction(
         name=_text(proto.name),
         opcode=opcode,
