@@ -320,7 +320,10 @@ def _load_repaired(text: bytes) -> Any:  # noqa: ANN401 (any JSON value)
     text = _ESCAPE.sub(lambda match: match[0] if match[1] else rb"\\", text)
     text = _BARE_NUMBER.sub(rb"\1null", text)
     text = _TRAILING_COMMA.sub(b"", _DOUBLED_COMMA.sub(b"", text))
-    return json.loads(text, strict=False, parse_float=Decimal)
+    try:
+        return json.loads(text, strict=False, parse_float=Decimal)
+    except ArithmeticError as error:
+        raise ValueError("a number with an exponent beyond all bounds") from error
 
 
 def _row_from_dict(event: dict[str, Any]) -> Row:
