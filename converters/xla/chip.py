@@ -160,8 +160,8 @@ class Chip:
         Operations whose end was not seen, with the latest it can have been.
     alone : int
         Communication in groups of one.
-    edges : Counter
-        What was assumed or inferred, by text.
+    assumed : Counter
+        What was assumed, by text.
     """
 
     ops: list[CommOp] = field(default_factory=list)

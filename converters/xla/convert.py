@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...base.errors import TraceError, UsageError
 from ...graph.columns import Collective
-from ...graph.coverage import Coverage, Dropped, Inference
+from ...graph.coverage import Coverage, Dropped
 from ..assemble import RankInput, assemble, measure_transfers
 from ..clocks import Alignment, align
 from ..match import match, symmetric_members
@@ -18,12 +17,14 @@ from ..models import add_markers, make_serial
 from ..nodes import Names, RankNodes
 from ..reporting import report_clocks, report_edges
 from ..windows import Windows, select_steps
-from .chip import Chip, ChipBuilder, ChipWork, Flight, copy_rates, join_flights
+from .beside import add_barriers, see_ends, without_flying
+from .chip import Chip, ChipBuilder, ChipWork, copy_rates, join_flights
 from .clock import find_clock
 from .events import Platform
-from .job import JobDevice, grid_of, largest_id, number_devices, read_profiles
+from .job import Executed, JobDevice, grid_of, largest_id, number_devices, read_profiles
 from .join import number_operations, settle_ends
-from .leaves import Leaf, Leaves, Meanings, find_leaves
+from .leaves import Leaves, Meanings, find_leaves
+from .report import report_conversion
 from .runs import Runs, join_runs, runs_of_modules, runs_of_numbers, whole_trace
 from .steps import find_steps, step_of_runs
 from .streams import device_leaves
@@ -40,18 +41,6 @@ if TYPE_CHECKING:
 #: Chips of one host whose collectives end further apart than this have clocks of their own
 #: (vLLM on v6e: within 0.2 us).
 SAME_HOST_NS = 10_000
-
-
-@dataclass
-class _Rank:
-    """A device with what it executed."""
-
-    job: JobDevice
-    work: ChipWork
-    found: list[Leaves]
-    nodes: RankNodes
-    chip: Chip
-    windows: Windows
 
 
 def convert_xla(
@@ -131,7 +120,7 @@ def convert_xla(
     )
     numbers = [job.rank for job in jobs]
     if world > 1 and (assume_missing or len(ranks) == world):
-        _add_barriers(ranks)
+        add_barriers(ranks)
     rates = copy_rates([rank.work for rank in ranks])
     for rank, found in zip(ranks, windows, strict=True):
         rank.chip = _build(rank, found, world, set(numbers), rates, assume_missing=assume_missing)
@@ -165,7 +154,7 @@ def convert_xla(
     ]
     # A chip writes into the memory of another, which must have come so far that it is free.
     transfers = measure_transfers(inputs, matched, rendezvous=True)
-    _report(coverage, profiles, ranks, matched, until_needed)
+    report_conversion(coverage, profiles, ranks, matched, until_needed)
     report_edges(coverage, (rank.nodes for rank in ranks))
     report_clocks(coverage, alignment, transfers.clock_errors)
     return assemble(
@@ -257,7 +246,7 @@ def _cut_capped(job: JobDevice, coverage: Coverage) -> None:
         raise TraceError(text, file=job.profile.path, rank=job.rank)
 
 
-def _executed(job: JobDevice, windows: Windows, names: Names) -> _Rank:
+def _executed(job: JobDevice, windows: Windows, names: Names) -> Executed:
     """What a device executed, with starts and ends joined."""
     found: list[Leaves] = []
     nodes = RankNodes(names)
@@ -270,7 +259,7 @@ def _executed(job: JobDevice, windows: Windows, names: Names) -> _Rank:
                 rank=job.rank,
             )
         leaves = device_leaves(job)
-        return _Rank(job, ChipWork(leaves.leaves), [leaves], nodes, Chip(), windows)
+        return Executed(job, ChipWork(leaves.leaves), [leaves], nodes, Chip(), windows)
     core = job.device.line("XLA Ops")
     if core is None:
         raise TraceError(
@@ -283,96 +272,13 @@ def _executed(job: JobDevice, windows: Windows, names: Names) -> _Rank:
             sparse = find_leaves(job.device, line, job.clock, job.runs, job.meanings)
             found.append(sparse)
             number = int(line.name.rsplit(" ", 1)[1])
-            work.sparse[number] = _not_flying(sparse.leaves, work)
-    _see_ends(job, work)
-    return _Rank(job, work, found, nodes, Chip(), windows)
-
-
-def _not_flying(leaves: list[Leaf], work: ChipWork) -> list[Leaf]:
-    """Operations of a sparse core, without those that perform what the core started.
-
-    Where the two are the same collective, the sparse core's event is when it really ran.
-    """
-    rest = []
-    flying: dict[tuple[int, Collective], list[Flight]] = defaultdict(list)
-    for flight in work.flights.values():
-        if flight.leaf.meaning.spec is not None:
-            flying[flight.leaf.run, flight.leaf.meaning.spec.coll].append(flight)
-    for leaf in leaves:
-        spec = leaf.meaning.spec
-        open_ = flying[leaf.run, spec.coll] if spec is not None else []
-        while open_ and open_[0].end_ns < leaf.start_ns:
-            open_.pop(0)  # both are in the order of time
-        same = next(
-            (
-                f
-                for f in open_
-                if spec is not None
-                and f.leaf.meaning.spec is not None
-                and f.leaf.meaning.spec.size_bytes in (spec.size_bytes, -1)
-                and f.leaf.start_ns <= leaf.start_ns
-                and leaf.end_ns <= f.end_ns
-            ),
-            None,
-        )
-        if same is None:
-            rest.append(leaf)
-            continue
-        open_.remove(same)
-        same.end_ns, same.seen = leaf.end_ns, True
-    return rest
-
-
-def _see_ends(job: JobDevice, work: ChipWork) -> None:
-    """Take the end of asynchronous operations from their own line, where it says more."""
-    line = job.device.line("Async XLA Ops")
-    if line is None or not len(line):
-        return
-    start, end = job.clock.place(line)
-    ends: dict[tuple[str, int], int] = {}
-    for op, begin, stop in zip(line.op.tolist(), start.tolist(), end.tolist(), strict=True):
-        text = job.device.ops[op].text
-        name = text.split(" = ", 1)[0].strip().removeprefix("ROOT ").lstrip("%")
-        ends[name, (begin + 500) // 1000] = (stop + 500) // 1000
-    for flight in work.flights.values():
-        stop = ends.get((flight.leaf.name, flight.leaf.start_ns), flight.end_ns)
-        if not flight.seen and flight.leaf.end_ns <= stop < flight.end_ns - 1:
-            flight.end_ns, flight.seen = stop, True
-
-
-def _add_barriers(ranks: list[_Rank]) -> None:
-    """Find the waits for other chips with which some runs begin.
-
-    Only where all chips have them alike: then they end together within microseconds (vLLM on
-    v6e: 1.1 us), whichever chip came first.
-    """
-    per_rank: list[dict[tuple[str, int], tuple[int, int, int]]] = []
-    for rank in ranks:
-        mine: dict[tuple[str, int], tuple[int, int, int]] = {}
-        per_rank.append(mine)
-        line = rank.job.device.line("XLA TraceMe")
-        if line is None:
-            continue
-        ops = rank.job.device.ops
-        line = line.take(np.array([ops[op].name == "barrier-cores" for op in line.op], np.bool_))
-        start, end = rank.job.clock.place(line)
-        begins = [run.seen_ps[0] for run in rank.job.runs]
-        which = np.searchsorted(begins, line.start_ps, side="right") - 1
-        for number, seen, begin, stop in zip(
-            which.tolist(), line.start_ps.tolist(), start.tolist(), end.tolist(), strict=True
-        ):
-            run = rank.job.runs[max(number, 0)]
-            if run.kept and run.seen_ps[0] <= seen <= run.seen_ps[1]:
-                mine.setdefault(
-                    (run.module, run.index), ((begin + 500) // 1000, (stop + 500) // 1000, number)
-                )
-    shared = set.intersection(*(set(mine) for mine in per_rank))
-    for rank, mine in zip(ranks, per_rank, strict=True):
-        rank.work.barriers = [mine[key] for key in sorted(shared)]
+            work.sparse[number] = without_flying(sparse.leaves, work)
+    see_ends(job, work)
+    return Executed(job, work, found, nodes, Chip(), windows)
 
 
 def _build(
-    rank: _Rank,
+    rank: Executed,
     found: Windows,
     world: int,
     ranks: set[int],
@@ -408,7 +314,7 @@ def _build(
     return builder.chip
 
 
-def _align(ranks: list[_Rank], matched: Matched) -> Alignment:
+def _align(ranks: list[Executed], matched: Matched) -> Alignment:
     """Find one clock for all devices: one for each host, or for each device if that misfits."""
     starts, ends, members = [], [], []
     node_of = [{op: n for n, op in enumerate(r.nodes.op) if op >= 0} for r in ranks]
@@ -448,81 +354,3 @@ def _align(ranks: list[_Rank], matched: Matched) -> Alignment:
 def _device_name(job: JobDevice) -> str:
     # A CPU device is a thread pool of the host: like any CPU job, it has no device name.
     return "" if job.device.platform is Platform.CPU else job.device.kind
-
-
-def _report(
-    coverage: Coverage,
-    profiles: list[Profile],
-    ranks: list[_Rank],
-    matched: Matched,
-    until_needed: int,
-) -> None:
-    """Report what became of everything."""
-    dropped: Counter[tuple[str, str]] = Counter()
-    evidence: Counter[str] = Counter()
-    assumed: Counter[str] = Counter()
-    for profile in profiles:
-        coverage.events_seen += profile.events_seen
-        dropped.update(profile.skipped)
-        coverage.warnings += [f"{profile.path.name}: {text}" for text in profile.warnings]
-    for rank in ranks:
-        for op in rank.chip.ops:
-            coverage.collectives_seen += 1
-            evidence[op.evidence] += 1
-            if op.size_bytes >= 0:
-                coverage.bytes_known += op.size_bytes
-            else:
-                coverage.bytes_unknown_nodes += 1
-        assumed += rank.chip.assumed
-        assumed += rank.job.meanings.doubts
-        if rank.chip.alone:
-            what = "communication of a device with itself"
-            dropped[what, "moves no data: kept as computation"] += rank.chip.alone
-        for leaves in rank.found:
-            coverage.events_used += len(leaves.leaves)
-            dropped[
-                "events of loops, calls and what else contains others",
-                "what they contain is counted",
-            ] += leaves.containers
-            dropped["events inside communication", "parts of it"] += leaves.hidden
-            assumed["events outside every run of a program: taken as of the run before"] += (
-                leaves.outside
-            )
-            assumed["events without a name: taken as computation"] += leaves.unnamed
-        assumed["operations whose end was not recorded: until the end of their run"] += (
-            rank.work.unended
-        )
-        assumed["ends of operations whose start was not recorded: kept as gaps"] += (
-            rank.work.unstarted
-        )
-        outside = sum(1 for run in rank.job.runs if run.kept) - len(
-            {rank.work.leaves[i].run for i in range(len(rank.work.leaves))}
-        )
-        dropped["runs of programs", "without any operation recorded"] += max(outside, 0)
-    coverage.collectives_matched = sum(
-        len(m) for m, absent in zip(matched.instances, matched.missing, strict=True) if not absent
-    )
-    coverage.assumed_members = sum(matched.missing)
-    coverage.inferred += [
-        Inference("collective type, size and group", count, text)
-        for text, count in sorted(evidence.items())
-        if text not in ("HLO text", "Hlo Proto")
-    ]
-    if until_needed:
-        assumed["transfers that nobody waited for: until they were needed"] += until_needed
-    coverage.assumed += [f"{count} {text}" for text, count in sorted(assumed.items()) if count]
-    coverage.dropped += [
-        Dropped(what, count, why) for (what, why), count in sorted(dropped.items()) if count
-    ]
-    if coverage.bytes_unknown_nodes:
-        coverage.warnings.append(
-            f"{coverage.bytes_unknown_nodes} communication nodes have no size in the trace: they "
-            "keep their measured time on every network"
-        )
-    if coverage.assumed_members:
-        coverage.warnings.append(
-            f"{coverage.assumed_members} members of groups were not traced: assumed to arrive with "
-            "those that were; every figure rests on that"
-        )
-    if not coverage.collectives_seen:
-        coverage.warnings.append("no communication between devices in this trace")

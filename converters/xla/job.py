@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ..nodes import RankNodes
+    from ..windows import Windows
+    from .chip import Chip, ChipWork
     from .clock import DeviceClock
     from .events import Device, Profile
     from .hlo import Program
-    from .leaves import Leaf, Meanings
+    from .leaves import Leaf, Leaves, Meanings
     from .runs import Run
 
 _WORKER = re.compile(r"-w-(\d{1,5})(?:\.|$)")
@@ -53,6 +56,34 @@ class JobDevice:
     clock: DeviceClock
     meanings: Meanings
     runs: list[Run] = field(default_factory=list)
+
+
+@dataclass
+class Executed:
+    """A device with what it executed, and what becomes of that.
+
+    Attributes
+    ----------
+    job : JobDevice
+        The device.
+    work : ChipWork
+        Its operations, with starts and ends joined.
+    found : list of Leaves
+        What was found on each of its lines.
+    nodes : RankNodes
+        Its nodes.
+    chip : Chip
+        Its communication.
+    windows : Windows
+        The chosen steps.
+    """
+
+    job: JobDevice
+    work: ChipWork
+    found: list[Leaves]
+    nodes: RankNodes
+    chip: Chip
+    windows: Windows
 
 
 def read_profiles(
