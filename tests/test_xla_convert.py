@@ -405,7 +405,7 @@ def test_what_a_sparse_core_does_for_the_core_is_counted_once(tmp_path: Path) ->
     lanes = {
         int(graph.lanes.number[graph.lane[n]])
         for n in range(graph.num_nodes)
-        if name_of(graph, n) == "gather.1"
+        if name_of(graph, n) == "gather"
     }
     assert lanes == {400}
 

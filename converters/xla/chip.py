@@ -8,8 +8,10 @@ their size takes at the fastest rate seen, transfers that of the fastest instanc
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -302,7 +304,7 @@ class ChipBuilder:
             max(end, start),
             flavour,
             lane,
-            leaf.name,
+            shown_name(leaf.name),
             self._steps[leaf.run],
             kind=kind,
             op=op,
@@ -553,6 +555,23 @@ class ChipBuilder:
 
 #: Memory space of the host in TPU layouts (seen on v6e: host offload copies between 5 and 0).
 _HOST_SPACE = 5
+
+
+@cache
+def shown_name(instruction: str) -> str:
+    """Name of a node: that of its instruction without the number that the compiler appends.
+
+    The same layer, compiled many times over, is then one thing in tables, as a kernel is.
+
+    Examples
+    --------
+    >>> shown_name("add_rsqrt_fusion.128")
+    'add_rsqrt_fusion'
+    """
+    return _NUMBER.sub("", instruction) or instruction
+
+
+_NUMBER = re.compile(r"(?:\.\d+)+$")
 
 
 def group_name(members: tuple[int, ...]) -> str:
