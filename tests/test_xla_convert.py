@@ -817,3 +817,33 @@ def test_a_profile_of_tpus_needs_no_compiled_programs(tmp_path: Path) -> None:
     """Without /host:metadata the text of the operations says the same."""
     path = write_xplane(tmp_path / "h.xplane.pb", chips(2, [compute(0, 10), all_reduce(10, 5)]))
     assert checked(path).coverage.collectives_matched == 2
+
+
+def test_exported_traces_of_several_hosts_are_one_job(tmp_path: Path) -> None:
+    """Nothing but the names says which host is which, and every clock starts anew."""
+    groups = "channel_id=1, replica_groups=[1,24]<=[24], use_global_device_ids=true"
+    made = chips(24, [compute(0, 10), all_reduce(10, 5, groups=groups)], runs=3)
+    for worker in range(12):
+        mine = made[2 * worker : 2 * worker + 2]
+        for chip in mine:
+            for event in (*chip.modules, *chip.ops):
+                event.start += 777.0 * worker
+            chip.ops[0].dur -= 0.5 * worker  # recognisable, and early in the all-reduce
+            chip.ops[1].start -= 0.5 * worker
+            chip.ops[1].dur += 0.5 * worker
+        write_json(tmp_path / f"t1v-n-1234-w-{worker}.trace.json.gz", mine)
+    graph = checked(tmp_path)
+    assert graph.ranks.tolist() == list(range(24))
+    assert graph.groups[0].ranks == tuple(range(24))
+    first = [int(graph.rank_ptr[r]) for r in range(24)]
+    assert graph.dur_ns[first].tolist() == [10_000 - 500 * (r // 2) for r in range(24)]
+    assert set(graph.transfer_ns[of(graph, Collective.ALL_REDUCE)].tolist()) == {5_000}
+    assert any("worker numbers in their names" in text for text in graph.coverage.assumed)
+
+
+def test_two_profiles_of_one_host_are_refused(tmp_path: Path) -> None:
+    made = chips(1, [compute(0, 10)])
+    write_xplane(tmp_path / "a.xplane.pb", made, host="box")
+    write_xplane(tmp_path / "b.xplane.pb", made, host="box")
+    with pytest.raises(TraceError, match="two profiles of host box"):
+        convert_xla(tmp_path)
