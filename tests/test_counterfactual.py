@@ -17,9 +17,9 @@ from whatif.converters.kineto.comms import find_comms
 from whatif.converters.kineto.convert import convert_kineto
 from whatif.converters.kineto.device import add_device
 from whatif.converters.kineto.job import read_job
-from whatif.converters.nodes import Names, RankNodes
 from whatif.converters.kineto.steps import find_windows
 from whatif.converters.kineto.streams import add_stream_waits
+from whatif.converters.nodes import Names, RankNodes
 from whatif.simulator.network import Network, Tier
 from whatif.simulator.run import simulate
 
