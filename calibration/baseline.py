@@ -16,6 +16,7 @@ import numpy as np
 from ..graph.columns import Collective
 from ..simulator.network import Network, check_priced, load_network
 from ..simulator.placement import place
+from ..simulator.torus import sized_for
 from .calibrate import calibrate
 from .nominal import machine_preset, nominal_network
 from .parameters import LOOPBACK
@@ -89,6 +90,7 @@ def baseline_network(
     """
     if network is not None:
         given = network if isinstance(network, Network) else load_network(network)
+        given = sized_for(given, graph.world_size)
         check_priced(given)
         placement = place(given, graph.ranks, graph.hosts, graph.world_size, rank_map)
         return _baseline(given, placement, ["the network is taken as given, not fitted"], ())

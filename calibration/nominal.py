@@ -19,6 +19,7 @@ from ..simulator.network import (
     match_preset,
     preset_names,
 )
+from ..simulator.torus import sized_for
 from .parameters import ETHERNET_EFFICIENCY, LOOPBACK
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 #: Starting values for devices that no preset is of.
 _DEVICE_LIKE = "dgx_a100"
+
+#: Preset of CPU devices of XLA, which share a process and its memory.
+_IN_ONE_PROCESS = "host_memory"
 
 
 def nominal_network(
@@ -73,7 +77,7 @@ def nominal_network(
     if isinstance(network, Network):
         found: Network | None = network
     elif network is not None:
-        found = load_network(network)
+        found = sized_for(load_network(network), graph.world_size)
     else:
         found = machine_preset(graph)
     if not known:
@@ -97,11 +101,15 @@ def nominal_network(
 
 def is_cpu_job(graph: ExecutionGraph) -> bool:
     """Whether the ranks of a trace are processes without a device."""
-    return graph.source == "kineto-cpu"
+    return graph.source.endswith("-cpu")
 
 
 def machine_preset(graph: ExecutionGraph) -> Network | None:
     """Preset of the machine of a trace, if there is one."""
+    if graph.source == "xla-cpu":
+        note = f"preset {_IN_ONE_PROCESS} chosen because the devices are CPU devices of XLA"
+        preset = load_network(_IN_ONE_PROCESS)
+        return msgspec.structs.replace(preset, assumptions=[note, *preset.assumptions])
     devices = {""} if is_cpu_job(graph) else set(graph.devices)
     if len(devices) != 1 or (not is_cpu_job(graph) and "" in devices):
         return None

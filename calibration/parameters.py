@@ -54,8 +54,11 @@ PRESET_SPREAD = 1.0
 #: Endpoint cost that a device may plausibly have, as a share of the time of a byte on its link.
 DEVICE_ENDPOINT = 0.1
 
-#: Preset of links without a nominal speed.
+#: Preset of the processes of a host, which have no links and so no nominal speed.
 LOOPBACK = "loopback"
+
+#: Presets of links whose nominal speed is not known, or that are none.
+_UNKNOWN_SPEED = (LOOPBACK, "host_memory", "tpu")
 
 #: The values of a tier, in order.
 WIRE, LATENCY, BASE, ENDPOINT = range(4)
@@ -83,10 +86,10 @@ class Prior:
     @classmethod
     def of(cls, network: Network, *, device_job: bool) -> Prior:
         """Say what is known of the links of a network that a job used."""
+        if network.name in _UNKNOWN_SPEED:
+            return cls(fit_nominal=True)
         if device_job:
             return cls(fit_nominal=False)
-        if network.name == LOOPBACK:
-            return cls(fit_nominal=True)
         without_link = load_network(LOOPBACK).tiers[0]
         return cls(
             fit_nominal=False,

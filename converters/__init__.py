@@ -1,1 +1,1 @@
-"""Measured traces in: Kineto (GPU jobs and CPU jobs) to ExecutionGraph."""
+"""Measured traces in: Kineto (GPU jobs and CPU jobs) and XLA (TPU jobs) to ExecutionGraph."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from ..sweeps.results import Architecture
     from ..utility.results import ClustersResult
 
 # Headings of the upgrades.
@@ -39,6 +40,7 @@ def clusters_report(result: ClustersResult) -> list[RenderableType]:
     return [
         *sweep_header(result),
         *_table(result),
+        *text.remarks("Bandwidth of one link, of which a rank has several", _on_rings(rows)),
         *text.remarks(
             "Changes the shape",
             _grouped(("domain", row.domain, row.shape_change) for row in rows),
@@ -81,6 +83,11 @@ def _table(result: ClustersResult) -> list[RenderableType]:
         f"Architectures (GB/s per rank and direction), and the marginal gain of each upgrade"
         f"{mark(result)}"
     )
+
+
+def _on_rings(rows: Iterable[Architecture]) -> list[str]:
+    names = [row.name for row in rows if row.network.tiers[0].topology == "ring"]
+    return [f"scale-up of {', '.join(names)}"] if names else []
 
 
 def _gb_s(value: float | None) -> str:

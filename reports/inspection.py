@@ -45,7 +45,7 @@ def inspection_report(result: InspectResult) -> list[RenderableType]:
 
 def _ranks(result: InspectResult) -> list[RenderableType]:
     table = text.Columns(names=["ranks", "host", "device"], numbers=["starts later by"])
-    unnamed = "none" if result.source == "kineto-cpu" else "not said"
+    unnamed = "none" if result.source.endswith("-cpu") else "not said"
     alike: dict[tuple[str, str], list[int]] = {}
     for one in result.rank_table:
         alike.setdefault((one.host, one.device), []).append(one.rank)

@@ -29,7 +29,7 @@ def network_report(
     for name, tier in zip(network.tier_names, network.tiers, strict=True):
         table.row(
             _SPOKEN[name],
-            tier.topology,
+            tier.topology if tier.wrap or tier.size <= 2 else "ring, open",
             str(tier.size),
             f"{tier.bandwidth_gb_s:.4g}",
             f"{tier.efficiency:.3g}",

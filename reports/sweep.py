@@ -56,11 +56,10 @@ def result_table(result: SweepResult) -> list[RenderableType]:
             row.verdict if row.verdict in _JUDGED else text.NONE,
             text.percent(row.bound_pct),
         )
-        label = f"{row.resource} x{row.factor:g}"
         if row.bound_reason:
-            unbounded.setdefault(row.bound_reason, []).append(label)
+            unbounded.setdefault(row.bound_reason, []).append(row.label)
         if row.shape_change:
-            changed.append(f"{label}: {row.shape_change}")
+            changed.append(f"{row.label}: {row.shape_change}")
     return [
         *table.titled(f"What a better resource is worth{mark(result)}"),
         *interval_remarks(result),

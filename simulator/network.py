@@ -23,6 +23,7 @@ from ..graph.columns import Collective
 from .algorithms.layout import MAX_TIERS, fabrics, port_tier, shape_of
 from .algorithms.names import ALGORITHMS, AUTO, BY_LABEL, OF_COLLECTIVE
 from .algorithms.plans import possible_somewhere
+from .torus import Slices, described, parse_shape, reshaped, sized_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -249,7 +250,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name : str
         Name of the preset, or what the network was estimated from.
     tiers : list of Tier
-        From the inside out; one to four.
+        From the inside out; one to five.
     algorithm : str or list of str, optional
         What collectives use: the name of an algorithm (see `algorithms`), ``auto`` for whatever
         is cheapest for an operation, or a list of names of which the cheapest is taken. It counts
@@ -267,6 +268,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         How compute slows down beside transfers; with None its durations stay as measured.
     alternatives : list of Alternative
         What a result is on them says how sure it is.
+    slices : Slices, optional
+        How jobs get parts of the torus that its neighbouring rings are (see `torus`).
     assumptions : list of str
         What was assumed rather than given or measured; printed with every result.
 
@@ -285,6 +288,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     own_share: float = 0.0
     overlap: Overlap | None = None
     alternatives: list[Alternative] = []
+    slices: Slices | None = None
     assumptions: list[str] = []
 
     def __post_init__(self) -> None:
@@ -433,7 +437,8 @@ def load_network(name_or_path: str | Path) -> Network:
     Parameters
     ----------
     name_or_path : str or Path
-        One of `preset_names`, or the path of a file in the form of the presets.
+        One of `preset_names`, if it is a torus also with the shape of a slice (``tpu_v5e:2x4``),
+        or the path of a file in the form of the presets.
 
     Returns
     -------
@@ -445,9 +450,11 @@ def load_network(name_or_path: str | Path) -> Network:
         If there is no such preset or file, or if the file is malformed: unknown, missing or
         mistyped fields, or numbers out of range. The error names the file and the field.
     """
-    if str(name_or_path) in preset_names():
-        name = f"{name_or_path}.yaml"
-        return _parse(_presets().joinpath(name).read_bytes(), name)
+    preset, colon, shape = str(name_or_path).partition(":")
+    if preset in preset_names():
+        name = f"{preset}.yaml"
+        network = _parse(_presets().joinpath(name).read_bytes(), name)
+        return _cut(network, shape) if colon else network
     path = Path(name_or_path)
     try:
         content = path.read_bytes()
@@ -459,6 +466,12 @@ def load_network(name_or_path: str | Path) -> Network:
     except OSError as error:
         raise NetworkError(f"cannot be read: {error.strerror}", file=path) from error
     return _parse(content, str(path))
+
+
+def _cut(network: Network, shape: str) -> Network:
+    cut = reshaped(network, parse_shape(shape))
+    note = f"slices of {described(cut)} chips, as named; ranks take their places in their order"
+    return msgspec.structs.replace(cut, assumptions=[*cut.assumptions, note])
 
 
 def save_network(network: Network, path: str | Path) -> None:
@@ -509,7 +522,7 @@ def match_preset(device_name: str, num_ranks: int, hosts: Sequence[str]) -> Netw
             chosen += f" and at most {_MESH_A100_RANKS} ranks on each of {len(per_host)} hosts"
     if not name:
         return None
-    network = load_network(name)
+    network = sized_for(load_network(name), num_ranks)
     if num_ranks > network.capacity or (
         len(network.tiers) == 1 and device_name and len(per_host) > 1
     ):
@@ -529,6 +542,14 @@ _DEVICES = (
     (re.compile(r"\bB200\b"), "dgx_b200"),
     (re.compile(r"\bGB200\b"), "gb200_nvl72"),
     (re.compile(r"\bMI3(00|25)X\b"), "mi300x"),
+    # XLA's own names ("TPU v6 Lite"), JAX's (device_kind, "TPU v5 lite", "TPU v5") and Google's.
+    (re.compile(r"^TPU ?v4$", re.IGNORECASE), "tpu_v4"),
+    (re.compile(r"^TPU ?v5( ?lite|e)$", re.IGNORECASE), "tpu_v5e"),
+    (re.compile(r"^TPU ?v5p?$", re.IGNORECASE), "tpu_v5p"),
+    (re.compile(r"^TPU ?v6( ?lite|e)$", re.IGNORECASE), "tpu_v6e"),
+    (re.compile(r"^TPU ?v?7x?$", re.IGNORECASE), "tpu_v7x"),
+    # Traces as JSON do not name the generation.
+    (re.compile(r"^TPU$"), "tpu"),
 )
 
 

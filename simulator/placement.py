@@ -14,6 +14,7 @@ import numpy as np
 from ..base.errors import GraphError, NetworkError
 from .algorithms.layout import MAX_PLACES
 from .network import TIER_NAMES
+from .torus import axes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -186,7 +187,7 @@ def place(
     size, domains = network.domain_size, network.num_domains
     traced = np.asarray(ranks, dtype=np.int64)
     world = max(world_size, int(traced.max(initial=-1)) + 1)
-    by_host = TIER_NAMES[1] in network.tier_names and network.tiers[0].topology != "ring"
+    by_host = TIER_NAMES[1] in network.tier_names and not axes(network)
     if rank_map is not None:
         placement = _from_map(rank_map, world, network)
     elif by_host and len(hosts) > 0 and all(hosts):

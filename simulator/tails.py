@@ -5,6 +5,9 @@ belong to the network: where a member receives after the others have sent (Gloo 
 direction after the other, one direction of a link is slower) its tail takes as long again as the
 data need, and no longer than the transfer itself. So that much of a tail scales with the transfer.
 What is longer is something else, a stall for example, and stays as measured.
+
+CPU devices of XLA are threads of one process, which wait for each other's cores at the end of every
+operation: their tails are not the network's.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ def moving_ns(graph: ExecutionGraph, transfer_ns: Float) -> Float:
     float64, shape (N,)
         0 where no transfer was measured.
     """
+    if graph.source == "xla-cpu":
+        return np.zeros(graph.num_nodes)
     measured = np.maximum(graph.transfer_ns, 0).astype(np.float64)
     share = np.minimum(graph.tail_ns, measured) / np.maximum(measured, 1)
     return share * transfer_ns
@@ -43,5 +48,5 @@ def moving_ns(graph: ExecutionGraph, transfer_ns: Float) -> Float:
 
 def tails_ns(graph: ExecutionGraph, transfer_ns: Float) -> Float:
     """Tail of every node on a network, shape (N,); parameters as `moving_ns`."""
-    rest = np.maximum(graph.tail_ns - np.maximum(graph.transfer_ns, 0), 0)
+    rest = graph.tail_ns - moving_ns(graph, np.maximum(graph.transfer_ns, 0).astype(np.float64))
     return moving_ns(graph, transfer_ns) + rest

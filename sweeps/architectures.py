@@ -20,6 +20,7 @@ from ..base.errors import GraphError, NetworkError, UsageError
 from ..base.units import format_ns
 from ..simulator.network import TIER_NAMES, check_priced, load_network
 from ..simulator.run import simulate
+from ..simulator.torus import sized_for
 from .results import Architecture
 
 if TYPE_CHECKING:
@@ -225,6 +226,7 @@ def _grid(job: Job, wanted: Plan) -> list[Site]:
 
 
 def _preset(job: Job, network: Network) -> Site:
+    network = sized_for(network, len(job.placement.domain))
     placement = job.placement.regrouped(network.domain_size)
     if placement.num_domains > network.num_domains:
         raise NetworkError(

@@ -20,9 +20,10 @@ from ..simulator.exposure import exposures
 from ..simulator.run import simulate
 from .anatomy import anatomy
 from .intervals import without_alternatives
-from .resources import DURATIONS, RESOURCES, ResourceError
+from .resources import DURATIONS, RESOURCES
 from .results import ExplainResult, Refused, Worth
 from .run import result_row, sweep
+from .variant import ResourceError
 from .verdict import verdict
 
 if TYPE_CHECKING:

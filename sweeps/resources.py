@@ -3,80 +3,47 @@
 A resource knows what it scales and when it is not there to be scaled: a job that sends no byte
 over scale-out has no scale-out bandwidth, and is told so instead of a utility of 0. To add one,
 write its class here and put it into `RESOURCES`; the command line, `utility` and the reports
-find it there.
+find it there. What only a torus has is in `torus`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
 
-from ..base.errors import UsageError, WhatIfError
+from ..base.errors import NetworkError, UsageError
 from ..graph.columns import Flavour
 from ..simulator.network import TIER_NAMES
 from ..simulator.pricing import message_tiers, used_tiers
+from ..simulator.torus import axes
+from .torus import (
+    TORUS_SHAPE,
+    IciBandwidth,
+    IciLatency,
+    TorusShape,
+    Wrap,
+    other_slices,
+    torus_shape,
+)
+from .variant import Resource, ResourceError, Variant, check_several
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from ..graph.columns import ExecutionGraph
-    from ..simulator.network import Network, Tier
+    from ..simulator.network import Tier
     from ..simulator.placement import Placement
     from .job import Job
 
 
 # What people call the scopes, from the inside out.
 _SPOKEN = dict(zip(TIER_NAMES, ("scale-up", "scale-out"), strict=True))
-
-
-class ResourceError(WhatIfError):
-    """A job, its dependency model or its network does not have a resource."""
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A baseline with one resource changed.
-
-    Attributes
-    ----------
-    network : Network
-        Prices the transfers.
-    placement : Placement
-        Where the ranks sit.
-    compute_scale, host_scale : float
-        Multiply the durations of computation and of host work.
-    shape_change : str or None
-        What is different in the shape of the network.
-    """
-
-    network: Network
-    placement: Placement
-    compute_scale: float = 1.0
-    host_scale: float = 1.0
-    shape_change: str | None = None
-
-
-class Resource(Protocol):
-    """Something that can be made better by a factor."""
-
-    @property
-    def name(self) -> str:
-        """What users call it."""
-
-    def vary(self, job: Job, factor: float) -> Variant:
-        """Make it `factor` times better.
-
-        Raises
-        ------
-        ResourceError
-            If the job does not have it, saying why.
-        """
 
 
 @dataclass(frozen=True)
@@ -147,7 +114,9 @@ class DomainSize:
     def vary(self, job: Job, factor: float) -> Variant:
         """Multiply the size of the domains and fill them with the ranks of the old ones."""
         old, network = job.placement, job.network
-        _check_several(self.name, job)
+        check_several(self.name, job)
+        if axes(network):
+            return other_slices(self.name, job, factor)
         if len(network.tiers) > len(network.scopes):
             raise ResourceError(
                 f"{self.name}: the domains of network {network.name!r} are made of several tiers; "
@@ -218,8 +187,13 @@ _ALL: tuple[Resource, ...] = (
     *DURATIONS,
 )
 
-#: Every resource by its name, in the order of the tables.
+#: Every standard resource by its name, in the order of the tables.
 RESOURCES: dict[str, Resource] = {resource.name: resource for resource in _ALL}
+
+_ON_A_TORUS: tuple[Resource, ...] = (IciBandwidth(), IciLatency(), Wrap())
+
+#: What a torus has besides, by its name. `torus_shape` reads the names of other shapes.
+TORUS_RESOURCES: dict[str, Resource] = {resource.name: resource for resource in _ON_A_TORUS}
 
 
 def find_resources(names: Iterable[str]) -> list[Resource]:
@@ -230,24 +204,32 @@ def find_resources(names: Iterable[str]) -> list[Resource]:
     UsageError
         For a name that is no resource, with the list of those that are.
     """
-    found = {}
+    known = RESOURCES | TORUS_RESOURCES
+    there_are = f"there are {', '.join(known)}, and {TORUS_SHAPE}2x4 for a torus of that shape"
+    found: dict[str, Resource] = {}
     for name in names:
-        if name not in RESOURCES:
-            raise UsageError(f"unknown resource {name!r}; there are {', '.join(RESOURCES)}")
-        found[name] = RESOURCES[name]
+        if name.startswith(TORUS_SHAPE):
+            try:
+                found[name] = torus_shape(name)
+            except NetworkError as error:
+                raise UsageError(error.message) from error
+        elif name in known:
+            found[name] = known[name]
+        else:
+            raise UsageError(f"unknown resource {name!r}; {there_are}")
     if not found:
-        raise UsageError(f"no resource named; there are {', '.join(RESOURCES)}")
+        raise UsageError(f"no resource named; {there_are}")
     return list(found.values())
 
 
-def _check_several(resource: str, job: Job) -> None:
-    if len(job.placement.domain) == 1:
-        raise ResourceError(f"{resource}: the job has a single rank")
+def factors_of(resource: Resource, factors: Sequence[float]) -> Sequence[float]:
+    """Factors by which a resource is varied: those asked for, or 1 for what is a choice."""
+    return [1.0] if isinstance(resource, TorusShape) else factors
 
 
 def _column(resource: str, job: Job, scope: str) -> int:
     """Column of a scope in the prices."""
-    _check_several(resource, job)
+    check_several(resource, job)
     if scope not in job.network.scopes:
         raise ResourceError(
             f"{resource}: network {job.network.name!r} has no {_SPOKEN[scope]} tier"

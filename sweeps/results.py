@@ -48,7 +48,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     resource : str
         Name of the resource.
     factor : float
-        How many times better.
+        How many times better; 1 of a choice such as ``torus:2x4``.
     step_ns : int
         The headline step then.
     utility_pct : float
@@ -80,6 +80,16 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     bound_pct: float | None
     bound_reason: str | None
     shape_change: str | None
+
+    @property
+    def label(self) -> str:
+        """Resource and factor, for people."""
+        return variant_label(self.resource, self.factor)
+
+
+def variant_label(resource: str, factor: float) -> str:
+    """Name a variant for people; of a choice, which has no factor, the name is all."""
+    return resource if ":" in resource else f"{resource} x{factor:g}"
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):

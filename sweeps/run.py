@@ -27,8 +27,10 @@ from .intervals import (
     sources,
 )
 from .job import LIMITS, beyond_limit, check_limit, job_step_times
-from .resources import Bandwidth, ResourceError, find_resources
-from .results import Refused, ResultRow, SweepResult
+from .resources import Bandwidth, factors_of, find_resources
+from .results import Refused, ResultRow, SweepResult, variant_label
+from .torus import IciBandwidth, segment
+from .variant import ResourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
     from ..simulator.run import Simulation
     from .job import Job
-    from .resources import Resource, Variant
+    from .variant import Resource, Variant
 
 
 # A bound is of exact times, and a utility of whole nanoseconds: two completions before, two
@@ -62,7 +64,7 @@ def sweep(
     job : Job
         From `job.prepare`.
     resources : sequence of str
-        Names in `resources.RESOURCES`.
+        Names that `resources.find_resources` knows.
     factors : sequence of float
         How many times better: any positive numbers; below 1 is worse.
     limit_pct : float
@@ -91,7 +93,7 @@ def sweep(
     variants: list[tuple[Resource, float, Variant]] = []
     refused = []
     for resource in chosen:
-        for factor in chosen_factors:
+        for factor in factors_of(resource, chosen_factors):
             try:
                 variants.append((resource, factor, resource.vary(job, factor)))
             except ResourceError as error:
@@ -103,7 +105,7 @@ def sweep(
     critical_path_ns = baseline.critical_split  # before the threads, which all need its parts
 
     def other_speeds(resource: Resource, factor: float) -> list[float]:
-        if not (others and isinstance(resource, Bandwidth)):
+        if not (others and isinstance(resource, Bandwidth | IciBandwidth)):
             return []
         return [utility_on(job, resource, factor * by) for by in (1 / OTHER_SPEED, OTHER_SPEED)]
 
@@ -120,6 +122,7 @@ def sweep(
                 *sources(job.network, [utility_on(other, resource, factor) for other in others]),
                 other_speeds(resource, factor),
             ],
+            segment(resource.name, job.network),
         )
 
     results = []
@@ -198,9 +201,9 @@ def scenarios(
     """
     yield "baseline", job.baseline
     for resource in find_resources(resources):
-        for factor in check_factors(factors):
+        for factor in factors_of(resource, check_factors(factors)):
             variant = resource.vary(job, factor)
-            yield f"{resource.name} x{factor:g}", simulate_variant(job, variant)
+            yield variant_label(resource.name, factor), simulate_variant(job, variant)
 
 
 def simulate_variant(job: Job, variant: Variant) -> Simulation:
@@ -246,6 +249,7 @@ def result_row(
     factor: float,
     shape_change: str | None = None,
     ranges_pct: Iterable[Sequence[float]] = (),
+    owned: str | None = None,
 ) -> ResultRow:
     """Compare a variant with its baseline.
 
@@ -261,11 +265,13 @@ def result_row(
         What is different in the shape of the network.
     ranges_pct : iterable of sequence of float
         For each thing that makes it uncertain the utilities that are possible as well.
+    owned : str, optional
+        Kind of segment of the critical path that the resource scales; by default its name.
     """
     if shape_change is not None:
         bound, reason = None, "the variant changes the shape of the network"
     else:
-        bound, reason = utility_bound(baseline, simulation, resource, factor)
+        bound, reason = utility_bound(baseline, simulation, owned or resource, factor)
     before, after = job_step_times(baseline), job_step_times(simulation)
     base_ns, step_ns = headline_ns(before), headline_ns(after)
     if bound is not None:

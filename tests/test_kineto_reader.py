@@ -430,6 +430,12 @@ def test_damage_costs_no_event(tmp_path: Path, damage: str, block_bytes: int) ->
         (",".join([*GOOD[:3], "null", *GOOD[3:]]), 1),
         (",".join([*GOOD[:3], '{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 5}', *GOOD[3:]]), 1),
         (",".join([*GOOD[:3], '{"ph": "X", "name": "x" "ts": }', *GOOD[3:]]), 1),
+        (
+            ",".join(
+                [*GOOD[:3], '{"ph": "X", "name": "\\q", "ts": 1e9999999999999999999}', *GOOD[3:]]
+            ),
+            1,
+        ),
         (",".join([*GOOD[:5], GOOD[5][:-2] + "}", '{"ph: X}']), 1),
     ],
     ids=[
@@ -440,6 +446,7 @@ def test_damage_costs_no_event(tmp_path: Path, damage: str, block_bytes: int) ->
         "null instead of an event",
         "event without a time",
         "event beyond repair",
+        "number beyond all bounds",
         "last event beyond repair",
     ],
 )

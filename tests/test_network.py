@@ -23,6 +23,7 @@ from whatif.simulator.network import (
     save_network,
 )
 from whatif.simulator.placement import Placement, place
+from whatif.simulator.torus import axes, ranks_per_chip
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +42,35 @@ PLAUSIBLE = {
 }
 
 
+# Axes, chips of a pod, links of a chip, and allowed GB/s per chip and direction as above. Of
+# TPU7x the pod has 9216 chips and the links are shared by the two devices of a chip.
+TORI = {
+    "tpu_v4": (3, 4096, 6, (240, 300), (25 / 8, 50 / 8)),
+    "tpu_v5e": (2, 256, 4, (160, 200), (12.5 / 8, 25 / 8)),
+    "tpu_v5p": (3, 6144, 6, (480, 600), (25 / 8, 50 / 8)),
+    "tpu_v6e": (2, 256, 4, (220, 400), (0.33 * 100 / 8, 100 / 8)),
+    "tpu_v7x": (3, 9216, 6, (480, 600), (50 / 8, 100 / 8)),
+}
+
+
 def test_every_preset_for_devices_has_a_row_to_check_it() -> None:
-    assert set(PLAUSIBLE) | {"loopback"} == set(preset_names())
+    assert set(PLAUSIBLE) | set(TORI) | {"loopback", "host_memory", "tpu"} == set(preset_names())
+
+
+@pytest.mark.parametrize("name", TORI)
+def test_presets_of_tori_are_plausible(name: str) -> None:
+    count, pod, links, up, out = TORI[name]
+    network = load_network(name)
+    rings = [network.tiers[axis] for axis in axes(network)]
+    per_chip = ranks_per_chip(network)
+    assert len(rings) == count == links / 2
+    assert np.prod([ring.size for ring in rings]) == pod
+    assert network.tier_names == (*["scaleup"] * (len(network.tiers) - 1), "scaleout")
+    for ring in rings:
+        assert ring.bandwidth_gb_s * links * per_chip == up[1]
+        assert up[0] <= ring.effective_gb_s * links * per_chip <= up[1]
+    assert network.tiers[-1].bandwidth_gb_s * per_chip == out[1]
+    assert out[0] <= network.tiers[-1].effective_gb_s * per_chip <= out[1]
 
 
 @pytest.mark.parametrize("name", PLAUSIBLE)
@@ -152,7 +180,7 @@ def test_a_malformed_tier_is_refused_by_file_and_field(
         (b"name: \x80", "not YAML"),
         (b"name: x", "missing required field `tiers`"),
         (b"name: x\ntiers: 3", "tiers: Expected `array`"),
-        (b"name: x\ntiers: []", "one to 4 tiers, this one has 0"),
+        (b"name: x\ntiers: []", "one to 5 tiers, this one has 0"),
         (b"name: x\ntiers:\n- {size: 2, bandwidth_gb_s: 1}\nnics: 3", "unknown field `nics`"),
     ],
 )

@@ -13,9 +13,10 @@ from whatif.graph.build import GraphBuilder
 from whatif.graph.columns import Collective, ExecutionGraph, Flavour, LaneKind
 from whatif.simulator.network import Network, Tier, save_network
 from whatif.sweeps.job import Job, prepare
-from whatif.sweeps.resources import RESOURCES, ResourceError
+from whatif.sweeps.resources import RESOURCES
 from whatif.sweeps.run import sweep
 from whatif.sweeps.single import replay_measured, simulate_once
+from whatif.sweeps.variant import ResourceError
 from whatif.utility.standard import utility
 
 import whatif

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
         WhatIfError,
     )
     from .comparison import compare
-    from .conversion import gen_gpu_chakra_et, load
+    from .conversion import gen_gpu_chakra_et, gen_tpu_chakra_et, load
     from .experiments import simulate_astra
     from .explanation import explain
     from .fitting import calibrate
     from .inspection import inspect
     from .simulations import clusters, simulate, sweep, utility
     from .simulator.network import load_network, preset_names, save_network
-    from .sweeps.resources import ResourceError
+    from .sweeps.variant import ResourceError
     from .validation import validate
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "compare",
     "explain",
     "gen_gpu_chakra_et",
+    "gen_tpu_chakra_et",
     "inspect",
     "load",
     "load_network",
@@ -66,7 +67,7 @@ __all__ = [
 _WHERE = {
     "astra": ("astra_export",),
     "comparison": ("compare",),
-    "conversion": ("gen_gpu_chakra_et", "load"),
+    "conversion": ("gen_gpu_chakra_et", "gen_tpu_chakra_et", "load"),
     "experiments": ("simulate_astra",),
     "explanation": ("explain",),
     "fitting": ("calibrate",),
@@ -77,7 +78,7 @@ _WHERE = {
         "WhatIfError",
     ),
     "simulator.network": ("load_network", "preset_names", "save_network"),
-    "sweeps.resources": ("ResourceError",),
+    "sweeps.variant": ("ResourceError",),
     "validation": ("validate",),
 }
 _MODULE = {name: module for module, names in _WHERE.items() for name in names}

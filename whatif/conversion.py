@@ -34,13 +34,15 @@ def load(
     Parameters
     ----------
     trace : str, Path or ExecutionGraph
-        A directory with one Kineto trace per rank, one Kineto trace, or Chakra files (a
-        directory with one set of ``<prefix>.<npu>.et``, ``directory/prefix``, or one file of a
-        set). A graph is returned as it is. Where a directory holds Kineto traces and Chakra
-        files, the traces count.
+        A directory with one Kineto trace per rank, one Kineto trace; an XLA profile
+        (``xplane.pb`` or ``trace.json``), a directory with one for each host, or the directory
+        that was given to the XLA profiler; or Chakra files (a directory with one set of
+        ``<prefix>.<npu>.et``, ``directory/prefix``, or one file of a set). What it is is told
+        from the content. A graph is returned as it is. Where a directory holds Kineto traces
+        too, they count.
     model : str, optional
         Dependency model: ``host``, ``stream`` or ``serial``; the richest that the trace supports
-        by default.
+        by default (for XLA profiles ``stream``).
     steps : sequence of str, optional
         Consecutive steps to use, by name or number (or one step alone); all by default.
     assume_missing : bool
@@ -80,16 +82,24 @@ def load(
         _check_converted(graph, model, steps)
         return _without_timeline(graph) if graph.source == "chakra" else graph
 
-    from .converters.kineto.convert import convert_kineto
+    reading = stage(progress, "reading the trace")
+    if _holds_xla(path):
+        from .converters.xla.convert import convert_xla
 
-    graph = convert_kineto(
-        path,
-        model=model,
-        steps=steps,
-        assume_missing=assume_missing,
-        processes=processes,
-        progress=stage(progress, "reading the trace"),
-    )
+        graph = convert_xla(
+            path, model=model, steps=steps, assume_missing=assume_missing, progress=reading
+        )
+    else:
+        from .converters.kineto.convert import convert_kineto
+
+        graph = convert_kineto(
+            path,
+            model=model,
+            steps=steps,
+            assume_missing=assume_missing,
+            processes=processes,
+            progress=reading,
+        )
     _measure_gaps(graph, progress)
     return graph
 
@@ -106,7 +116,7 @@ def gen_gpu_chakra_et(
     processes: int | None = None,
     progress: Progress = silent,
 ) -> ConversionResult:
-    """Convert a measured trace to Chakra execution traces, one file per rank.
+    """Convert a measured trace of GPUs (or CPUs) to Chakra execution traces, one per rank.
 
     Parameters
     ----------
@@ -127,12 +137,9 @@ def gen_gpu_chakra_et(
     Raises
     ------
     TraceError, GraphError, UsageError
-        As for `load`; and if the files exist already. Nothing is written then.
+        As for `load`; and if the files exist already, or the trace is of TPUs. Nothing is
+        written then.
     """
-    from .graph.chakra import export_warnings, write_et
-    from .graph.compress import compress
-    from .reports.results import ConversionResult
-
     graph = load(
         trace,
         model=model,
@@ -141,6 +148,67 @@ def gen_gpu_chakra_et(
         processes=processes,
         progress=progress,
     )
+    if graph.source == "xla-tpu":
+        raise UsageError("is of TPUs: use gen_tpu_chakra_et", file=graph.trace)
+    return write_chakra(graph, out, prefix=prefix, overwrite=overwrite, progress=progress)
+
+
+def gen_tpu_chakra_et(
+    trace: str | Path | ExecutionGraph,
+    out: str | Path,
+    *,
+    prefix: str = "whatif",
+    model: DependencyModel | None = None,
+    steps: Sequence[str] | None = None,
+    assume_missing: bool = False,
+    overwrite: bool = False,
+    progress: Progress = silent,
+) -> ConversionResult:
+    """Convert an XLA profile (of TPUs, or of JAX elsewhere) to Chakra execution traces.
+
+    Parameters
+    ----------
+    trace, model, steps, assume_missing, progress
+        As for `load`.
+    out, prefix, overwrite
+        As for `gen_gpu_chakra_et`.
+
+    Returns
+    -------
+    ConversionResult
+        The files, one for each device, and the coverage report.
+
+    Raises
+    ------
+    TraceError, GraphError, UsageError
+        As for `load`; and if the files exist already, or the trace is no XLA profile. Nothing is
+        written then.
+    """
+    graph = load(trace, model=model, steps=steps, assume_missing=assume_missing, progress=progress)
+    if not graph.source.startswith("xla-"):
+        raise UsageError("is no XLA profile: use gen_gpu_chakra_et", file=graph.trace)
+    return write_chakra(graph, out, prefix=prefix, overwrite=overwrite, progress=progress)
+
+
+def write_chakra(
+    graph: ExecutionGraph,
+    out: str | Path,
+    *,
+    prefix: str,
+    overwrite: bool,
+    progress: Progress,
+) -> ConversionResult:
+    """Write a graph as Chakra execution traces.
+
+    Raises
+    ------
+    GraphError, UsageError
+        If it cannot be written as such, or the files exist already.
+    """
+    from .graph.chakra import export_warnings, write_et
+    from .graph.compress import compress
+    from .reports.results import ConversionResult
+
     progress("writing Chakra files", 0, 0)
     files = write_et(graph, Path(out), prefix, overwrite=overwrite)
     return ConversionResult(
@@ -177,6 +245,22 @@ def holds_chakra(path: Path) -> bool:
         )
     if not any(_ET.fullmatch(file.name) for file in path.iterdir()):
         return False
+    from .base.errors import TraceError
+    from .converters.kineto.discover import discover
+
+    try:
+        return not any(file.parent == path for file in discover(path).traces)
+    except TraceError:
+        return True
+
+
+def _holds_xla(path: Path) -> bool:
+    from .converters.xla.discover import holds_xla
+
+    if not holds_xla(path):
+        return False
+    if path.is_file():
+        return True
     from .base.errors import TraceError
     from .converters.kineto.discover import discover
 

@@ -140,7 +140,8 @@ def sweep(
     trace, model, steps, assume_missing, processes, progress
         As for `load`.
     resources : sequence of str
-        Any of `sweeps.resources.RESOURCES`; or one of them alone.
+        Any of `sweeps.resources.RESOURCES`, or one of them alone; on a torus also of
+        `TORUS_RESOURCES` there, or a shape such as ``torus:2x4``.
     factors : sequence of float
         How many times better; below 1 is worse.
     network : str or Path, optional

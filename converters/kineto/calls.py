@@ -19,10 +19,10 @@ import numpy as np
 from .names import Call
 
 if TYPE_CHECKING:
+    from ..windows import Windows
     from .comms import Comms
     from .device import Device
     from .events import KinetoTrace
-    from .steps import Windows
     from .streams import LaunchOrder
 
 #: Host scopes in which c10d launches a collective.

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...base.errors import GraphError, TraceError, UsageError
-from ...graph.columns import Flavour, LaneKind
+from ...graph.columns import LaneKind
 from ...graph.coverage import Coverage, Dropped, Inference
-from .assemble import RankInput, assemble, measure_transfers
-from .clocks import Alignment, align
+from ..assemble import RankInput, assemble, measure_transfers
+from ..clocks import Alignment, align
+from ..match import match, symmetric_members
+from ..models import add_markers, make_serial
+from ..nodes import Names, RankNodes
+from ..reporting import report_clocks, report_edges
+from ..windows import select_steps
 from .comms import find_comms
 from .cpu import add_cpu_job, complete_waits, keep_consistent, read_main, seen_waits
 from .device import add_device
@@ -20,9 +25,7 @@ from .discover import discover
 from .events import Category
 from .host import add_host
 from .job import read_job
-from .match import match, symmetric_members
-from .nodes import Names, RankNodes
-from .steps import find_windows, select_steps
+from .steps import find_windows
 from .waits import WaitsInput, add_stream_waits, find_waits
 
 if TYPE_CHECKING:
@@ -30,12 +33,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...graph.columns import DependencyModel, ExecutionGraph
+    from ..match import Matched
+    from ..windows import Windows
     from .comms import Comms
     from .device import Device
     from .discover import Discovery
     from .events import KinetoTrace
-    from .match import Matched
-    from .steps import Windows
 
 #: No job has more ranks; a larger number is damage, and tables of that size fill the memory.
 MOST_RANKS = 10_000_000
@@ -124,7 +127,7 @@ def convert_kineto(
         _cpu_ranks(ranks, coverage)
         if chosen == "serial":
             for rank in ranks:
-                _make_serial(rank.nodes)
+                make_serial(rank.nodes)
     try:
         matched = match(numbers, [r.comms.ops for r in ranks], world, assume_missing=assume_missing)
     except (TraceError, GraphError) as error:
@@ -151,8 +154,8 @@ def convert_kineto(
     ]
     transfers = measure_transfers(inputs, matched)
     _report_comms(coverage, ranks, matched)
-    _report_edges(coverage, ranks)
-    _report_clocks(coverage, alignment, transfers.clock_errors)
+    report_edges(coverage, (r.nodes for r in ranks))
+    report_clocks(coverage, alignment, transfers.clock_errors)
     return assemble(
         inputs,
         matched,
@@ -208,8 +211,8 @@ def _device_ranks(ranks: list[_Rank], model: DependencyModel, coverage: Coverage
     if model == "serial":
         for rank in ranks:
             _keep_converted(rank)
-            _add_markers(rank.nodes, rank.windows)
-            _make_serial(rank.nodes)
+            add_markers(rank.nodes, rank.windows)
+            make_serial(rank.nodes)
         return
     found = find_waits(
         [WaitsInput(r.trace, r.comms, r.device, r.windows) for r in ranks if r.device is not None]
@@ -221,7 +224,7 @@ def _device_ranks(ranks: list[_Rank], model: DependencyModel, coverage: Coverage
         if model == "host":
             add_host(rank.nodes, rank.trace, rank.comms, rank.windows, rank.device, waits)
         else:
-            _add_markers(rank.nodes, rank.windows)
+            add_markers(rank.nodes, rank.windows)
     assumed = sum(waits.assumed for waits in found)
     if assumed:
         coverage.assumed.append(
@@ -243,42 +246,6 @@ def _keep_converted(rank: _Rank) -> None:
     number = {old: new for new, old in enumerate(used)}
     rank.comms.ops = [rank.comms.ops[old] for old in used]
     rank.nodes.op = [number.get(op, -1) for op in rank.nodes.op]
-
-
-def _add_markers(nodes: RankNodes, windows: Windows) -> None:
-    """Step ends without a host lane: each follows what ended last before it."""
-    ends = np.array(nodes.end, dtype=np.int64)
-    steps = np.array(nodes.step, dtype=np.int64)
-    lane = nodes.add_lane(LaneKind.HOST, 0)
-    for k, end in enumerate(windows.end_ns):
-        marker = nodes.add(end, end, Flavour.GAP, lane, "step end", k)
-        if nodes.markers:
-            nodes.after(marker, nodes.markers[-1], "step order")
-        rows = np.flatnonzero((ends <= end) & (steps <= k))
-        if len(rows):
-            nodes.after(marker, int(rows[np.argmax(ends[rows])]), "step order")
-        nodes.markers.append(marker)
-
-
-def _make_serial(nodes: RankNodes) -> None:
-    """Replace all dependencies by one chain in order of start: the `serial` model."""
-    order = sorted(range(len(nodes)), key=lambda n: (nodes.start[n], nodes.end[n], n))
-    lane = nodes.add_lane(LaneKind.STREAM, 0)
-    markers = set(nodes.markers)
-    before = -1
-    for node in order:
-        nodes.deps[node] = []
-        duration = nodes.end[node] - nodes.start[node]
-        if before >= 0 and nodes.end[before] > nodes.start[node]:
-            # What overlapped runs one after the other, later than measured: that is the model.
-            nodes.counts["serial: nodes moved after what they overlapped"] += 1
-            nodes.start[node] = nodes.end[before]
-            nodes.end[node] = nodes.start[node] + duration
-        if node not in markers:
-            nodes.lane[node] = lane
-        if before >= 0:
-            nodes.after(node, before, "serial order")
-        before = node
 
 
 def _cpu_ranks(ranks: list[_Rank], coverage: Coverage) -> None:
@@ -436,32 +403,3 @@ def _events_used(rank: _Rank) -> int:
             ).sum()
         )
     return used
-
-
-def _report_edges(coverage: Coverage, ranks: list[_Rank]) -> None:
-    """Report the dependencies that were inferred, and those that the times contradict."""
-    edges: Counter[str] = Counter()
-    for rank in ranks:
-        edges += rank.nodes.counts
-    for text, count in sorted(edges.items()):
-        what = text.split(":")[0]
-        if "contradicted" in text:
-            coverage.dropped.append(Dropped(what, count, "contradicted by the measured times"))
-        elif "inferred" in text:
-            coverage.inferred.append(Inference(what, count, text.split(": ", 1)[1]))
-        elif "moved" in text or "cut" in text:
-            coverage.warnings.append(f"{count} {text}")
-
-
-def _report_clocks(coverage: Coverage, alignment: Alignment, clock_errors: int) -> None:
-    """Report how the ranks' clocks were brought together."""
-    coverage.clock_residual_ns = alignment.residual_ns
-    if alignment.hosts > 1:
-        coverage.inferred.append(
-            Inference("clock offsets", alignment.hosts, "ends of symmetric collectives")
-        )
-    if clock_errors:
-        coverage.warnings.append(
-            f"{clock_errors} operations end on one rank before they start on another: clock "
-            "error, their transfer time is not used"
-        )

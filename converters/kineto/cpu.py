@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ..nodes import RankNodes
+    from ..windows import Windows
     from .comms import Comms
     from .events import KinetoTrace
-    from .nodes import RankNodes
-    from .steps import Windows
 
 #: A silence ends because of a collective if it ends within this of it, or within a tenth of the
 #: silence (a thread that shares its core wakes late).

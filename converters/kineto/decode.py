@@ -181,7 +181,9 @@ class RowDecoder:
         while i < len(pieces):
             # An event that holds lists of objects was cut into several pieces: try to rejoin it.
             begin, end = pieces[i]
-            for j in range(i, min(i + _MAX_PIECES, len(pieces))):
+            # A file with so much damage is no trace with a fault, and need not take minutes.
+            most = _MAX_PIECES if self.damaged + self.repaired < _MANY_DAMAGED else 1
+            for j in range(i, min(i + most, len(pieces))):
                 try:
                     rows += self.decode_repaired(text[begin : pieces[j][1]])
                 except ValueError:
@@ -306,6 +308,8 @@ def load_value_at(text: bytes, start: int) -> Any:  # noqa: ANN401 (any JSON val
 
 # An event of which one piece cannot be decoded is joined with up to this many that follow.
 _MAX_PIECES = 8
+# After so many damaged events, pieces are not joined any more.
+_MANY_DAMAGED = 1_000
 _NEXT_OBJECT = re.compile(rb"\}[\s,]*(?=\{)")
 _FIRST_KEY = re.compile(rb'\{\s*("[^"\\]{1,40}")\s*:')
 _ESCAPE = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
@@ -320,7 +324,10 @@ def _load_repaired(text: bytes) -> Any:  # noqa: ANN401 (any JSON value)
     text = _ESCAPE.sub(lambda match: match[0] if match[1] else rb"\\", text)
     text = _BARE_NUMBER.sub(rb"\1null", text)
     text = _TRAILING_COMMA.sub(b"", _DOUBLED_COMMA.sub(b"", text))
-    return json.loads(text, strict=False, parse_float=Decimal)
+    try:
+        return json.loads(text, strict=False, parse_float=Decimal)
+    except ArithmeticError as error:
+        raise ValueError("a number with an exponent beyond all bounds") from error
 
 
 def _row_from_dict(event: dict[str, Any]) -> Row:

@@ -17,10 +17,10 @@ from .names import is_copy_kernel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ..nodes import RankNodes
+    from ..windows import Windows
     from .comms import Comms
     from .events import KinetoTrace
-    from .nodes import RankNodes
-    from .steps import Windows
 
 #: Kernels of one stream that overlap by less than this do so by design (programmatic dependent
 #: launch; B200: 3.7 us at most); by more, the earlier row is too long (ROCm) and is cut.

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ..nodes import RankNodes
+    from ..windows import Windows
     from .comms import Comms
     from .device import Device
     from .events import KinetoTrace
-    from .nodes import RankNodes
-    from .steps import Windows
     from .waits import Waits
 
 #: Idle time of a thread other than the main one up to which it is still at work between two

@@ -14,11 +14,11 @@ from .names import Call
 from .streams import LaunchOrder, StreamWait, launch_order, recorded_waits, runtime_calls
 
 if TYPE_CHECKING:
+    from ..nodes import RankNodes
+    from ..windows import Windows
     from .comms import Comms
     from .device import Device
     from .events import KinetoTrace
-    from .nodes import RankNodes
-    from .steps import Windows
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,8 @@ p goes through the D dimensions in an order that begins with dimension p, so tha
 all the time: each stage takes the longest of D passes of S/D [5]_. Default where it is possible:
 one dimension after the other (hierarchical, the bucket algorithm) leaves most links idle, and real
 machines are faster than it could be (236 GB/s of bus bandwidth on a 16 x 16 torus of links of
-100 GB/s, where one after the other has 200).
+100 GB/s, where one after the other has 200). XLA divides collectives over several axes of a TPU
+slice so [8]_.
 
 All tiers at once
 -----------------
@@ -166,4 +167,6 @@ References
    reduction and scan", Parallel Computing 35(12), 2009.
 .. [7] T. W. Tillson, "A Hamiltonian decomposition of K*_2m, 2m >= 8", J. Combinatorial Theory B
    29(1), 1980.
+.. [8] jax-ml/scaling-book 0819a7d, on sharded matrices: a gather over several axes has the
+   bandwidth of all of them.
 """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Float = NDArray[np.float64]
 
 #: Most tiers that a port number has room for.
-MAX_TIERS = 4
+MAX_TIERS = 5
 
 #: Most places that it has room for, those of the links of a full mesh counted by both ends.
 MAX_PLACES = 2**57

@@ -50,23 +50,21 @@ def convert(
     whatif convert --trace my_trace --out my_et
     whatif convert --trace my_trace --out my_et --model stream --step 3 --overwrite
     """  # noqa: D301 (an escape, which keeps the examples from being wrapped)
-    from ..conversion import gen_gpu_chakra_et
+    from ..conversion import load, write_chakra
     from ..reports.conversion import conversion_report
     from ..reports.machine import to_json
     from .display import Display
 
     with Display() as progress:
-        result = gen_gpu_chakra_et(
+        graph = load(
             trace,
-            out,
-            prefix=prefix,
             model=model_name(model),
             steps=split(step) if step else None,
             assume_missing=assume_missing,
-            overwrite=overwrite,
             processes=processes,
             progress=progress,
         )
+        result = write_chakra(graph, out, prefix=prefix, overwrite=overwrite, progress=progress)
     show(
         as_json=as_json,
         json=lambda: to_json(result),

@@ -27,7 +27,10 @@ TraceOption = Annotated[
     typer.Option(
         "--trace",
         metavar="PATH",
-        help="Directory with one Kineto trace per rank, one trace, or Chakra .et files.",
+        help=(
+            "Directory with one Kineto trace per rank, XLA profile (xplane.pb, trace.json, or "
+            "the profiler's directory), or Chakra .et files."
+        ),
         show_default=False,
     ),
 ]
@@ -67,7 +70,8 @@ NetworkOption = Annotated[
         "--network",
         metavar="NAME|FILE",
         help="Preset or file of the network the job was traced on. By default the preset that "
-        "matches the trace, with what its own transfers say.",
+        "matches the trace, with what its own transfers say. A preset of TPUs may name the slice: "
+        "tpu_v5e:2x4.",
     ),
 ]
 RankMapOption = Annotated[

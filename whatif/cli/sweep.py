@@ -37,7 +37,8 @@ def sweep(
             "--resource",
             metavar="NAMES",
             help="Comma-separated, repeatable: scaleup_bw, scaleout_bw, scaleup_domain, "
-            "scaleup_latency, scaleout_latency, compute, host.",
+            "scaleup_latency, scaleout_latency, compute, host. On a torus also ici_bw, "
+            "ici_latency, torus_wrap, and a shape such as torus:2x4.",
             show_default=False,
         ),
     ],
@@ -66,13 +67,16 @@ def sweep(
     """Make named resources of a job better, one at a time, and show what the step becomes.
 
     A factor of 2 means twice the bandwidth, half the latency, domains of twice as many ranks,
-    compute or host work in half the time. A resource that the job does not have is an error.
+    compute or host work in half the time. On a torus, domains are slices, torus_wrap closes the
+    axes (0.5 opens them), and torus:2x4 puts the job on a torus of that shape, whatever the factor.
+    A resource that the job does not have is an error.
     --timeline shows the baseline and every variant side by side.
 
     \b
     whatif sweep --trace my_trace --resource scaleup_bw
     whatif sweep --trace my_trace --resource scaleup_bw,host --factor 0.5,2,4
     whatif sweep --trace my_trace --resource compute --json --strict
+    whatif sweep --trace my_trace --network tpu_v5e --resource ici_bw,torus:8,torus:2x2x2
     whatif sweep --trace my_trace --resource scaleup_bw --timeline bw.json.gz
     """  # noqa: D301 (an escape, which keeps the examples from being wrapped)
     check_files(csv, parquet, timeline)

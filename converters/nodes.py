@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...graph.columns import EdgeKind, Flavour, Kind, LaneKind
+from ..graph.columns import EdgeKind, Flavour, Kind, LaneKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

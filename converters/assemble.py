@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...graph.columns import (
+from ..graph.columns import (
     SYMMETRIC,
     Collective,
     EdgeKind,
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ...graph.columns import DependencyModel
-    from ...graph.coverage import Coverage
-    from .comms import CommOp
+    from ..graph.columns import DependencyModel
+    from ..graph.coverage import Coverage
     from .match import Matched
     from .nodes import Names, RankNodes
+    from .operations import CommOp
 
 #: Size up to which a send is taken as eager where its times do not tell: NCCL's and Gloo's
 #: defaults differ, and nothing larger than this leaves without its receiver in either.
@@ -88,7 +88,9 @@ def _times(rank: RankInput) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return start, end
 
 
-def measure_transfers(ranks: Sequence[RankInput], matched: Matched) -> _Transfers:
+def measure_transfers(
+    ranks: Sequence[RankInput], matched: Matched, *, rendezvous: bool = False
+) -> _Transfers:
     """Split the measured time of each operation into waiting, transfer and tail.
 
     Parameters
@@ -97,6 +99,9 @@ def measure_transfers(ranks: Sequence[RankInput], matched: Matched) -> _Transfer
         All ranks.
     matched : Matched
         Their operations, joined.
+    rendezvous : bool
+        Whether no send leaves without its receiver, whatever its size, unless it was done before
+        the receiver came.
 
     Returns
     -------
@@ -150,7 +155,7 @@ def measure_transfers(ranks: Sequence[RankInput], matched: Matched) -> _Transfer
             both = int(starts.max())
             sender = 0 if op.sends else 1
             size = op.size_bytes
-            eager = eager_sizes[size] > 0 or (0 <= size <= EAGER_BYTES)
+            eager = not rendezvous and (eager_sizes[size] > 0 or 0 <= size <= EAGER_BYTES)
             if ends[sender] <= starts[1 - sender]:
                 eager = True
             transfer = ends - both

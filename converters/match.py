@@ -11,13 +11,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...base.errors import GraphError, TraceError
-from ...graph.columns import SYMMETRIC, Collective, Group
+from ..base.errors import GraphError, TraceError
+from ..graph.columns import SYMMETRIC, Collective, Group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .comms import CommOp, GroupKey
+    from .operations import CommOp, GroupKey
 
 
 @dataclass(frozen=True)
