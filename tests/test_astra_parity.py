@@ -405,6 +405,18 @@ def test_collectives_that_differ_but_whose_messages_agree_are_flagged() -> None:
     assert any("different collectives in the same turn" in text for text in outcome.warnings)
 
 
+def test_computations_without_operations_overflow_the_clock_the_second_time() -> None:
+    """ASTRA-sim takes each for 2^63 ns, of which two do not fit into its 64 bits."""
+    empty = {"num_ops": 0, "tensor_size": 8}
+    other: list[Row] = [(0, COMP, [], {"num_ops": 1000, "tensor_size": 1})]
+    experiment = setting([2], roofline_enabled=True, peak_perf=1.0)
+    once = run(job([(0, COMP, [], empty)], other), experiment)
+    assert once.finish == [1 << 63, 1]
+    assert "no operations" in once.warnings[0]
+    with pytest.raises(GraphError, match="64 bits, overflow"):
+        run(job([(0, COMP, [], empty), (1, COMP, [0], empty)], other), experiment)
+
+
 def test_what_a_cycle_keeps_from_running_is_warned_of_and_not_checked() -> None:
     lost = {"comm_type": 9}
     rows: list[Row] = [(0, COMP, [], {"us": 1}), (1, COLL, [2], lost), (2, COMP, [1], {})]

@@ -46,6 +46,8 @@ _ATTRIBUTES = {
 }
 _COLUMNS = ("id", "type", "duration_us", "group", "mask", "tracked", *_ATTRIBUTES.values())
 
+_INTEGERS = frozenset((int, bool))
+_TYPES = len(NodeType)
 _NUMBER = re.compile(r"\s*[+-]?\d+")
 
 
@@ -128,7 +130,7 @@ class Builder:
     def __init__(self, source: str) -> None:
         self._source = source
         self._rank_ptr = [0]
-        self._columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
+        self._tables: list[Int] = []
         self._names: list[str] = []
         self._dep_ptr = [0]
         self._dep: list[int] = []
@@ -173,10 +175,9 @@ class Builder:
             raise GraphError("ASTRA-sim aborts on a trace without nodes", file=file, rank=rank)
         order = sorted(rows)
         position = {ident: self._rank_ptr[-1] + place for place, ident in enumerate(order)}
+        self._tables.append(np.array([rows[ident][1] for ident in order], np.int64))
         for ident in order:
-            name, row = rows[ident]
-            for column, value in zip(self._columns.values(), row, strict=True):
-                column.append(value)
+            name = rows[ident][0]
             self._names.append(name)
             for dep in deps[ident]:
                 if dep not in position:
@@ -192,6 +193,7 @@ class Builder:
 
     def build(self) -> Workload:
         """Make the columns."""
+        columns = np.concatenate(self._tables).T
         return Workload(
             source=self._source,
             rank_ptr=np.array(self._rank_ptr, np.int64),
@@ -200,13 +202,16 @@ class Builder:
             dep_ptr=np.array(self._dep_ptr, np.int64),
             dep=np.array(self._dep, np.int64),
             warnings=self._warnings,
-            **{name: np.array(values, np.int64) for name, values in self._columns.items()},
+            **{
+                name: np.ascontiguousarray(values)
+                for name, values in zip(_COLUMNS, columns, strict=True)
+            },
         )
 
     def _row(
         self, ident: int, kind: int, duration_us: int, attributes: Mapping[str, Any]
     ) -> list[int]:
-        if not 0 <= kind < len(NodeType):
+        if not 0 <= kind < _TYPES:
             raise ValueError(f"node type {kind} is none of the schema's")
         mask = attributes.get("involved_dim")
         tracked = "inputs" in attributes and "outputs" in attributes
@@ -218,14 +223,18 @@ class Builder:
             -1 if mask is None else self._masks.setdefault(tuple(mask), len(self._masks)),
             int(tracked),
         ]
-        for name in _ATTRIBUTES:
-            value = attributes.get(name, ABSENT)
-            # Truth values are integers to Python and to ASTRA-sim alike.
-            if not isinstance(value, int):
-                raise ValueError(  # noqa: TRY004  (of the user's data)
-                    f"attribute {name} is {value!r}, and ASTRA-sim takes nothing but integers"
-                )
-            row.append(int(value))
+        values = [attributes.get(name, ABSENT) for name in _ATTRIBUTES]
+        # Truth values are integers to Python and to ASTRA-sim alike.
+        if not _INTEGERS.issuperset(map(type, values)):
+            name, value = next(
+                (name, value)
+                for name, value in zip(_ATTRIBUTES, values, strict=True)
+                if type(value) not in _INTEGERS
+            )
+            raise ValueError(
+                f"attribute {name} is {value!r}, and ASTRA-sim takes nothing but integers"
+            )
+        row += values
         if max(row) > _MOST or min(row) < ABSENT:
             raise ValueError("has a number that needs more than 62 bits")
         return row
