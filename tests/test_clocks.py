@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from whatif.converters.kineto.clocks import align
+from whatif.converters.clocks import align
 
 if TYPE_CHECKING:
     from pathlib import Path

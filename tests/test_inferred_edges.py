@@ -18,9 +18,9 @@ from whatif.converters.kineto.device import add_device
 from whatif.converters.kineto.discover import discover
 from whatif.converters.kineto.host import add_host
 from whatif.converters.kineto.job import read_job
-from whatif.converters.kineto.nodes import Names, RankNodes
 from whatif.converters.kineto.steps import find_windows
 from whatif.converters.kineto.waits import WaitsInput, find_waits
+from whatif.converters.nodes import Names, RankNodes
 
 from .oracle.edges import true_edges
 from .oracle.executor import execute
