@@ -2,8 +2,9 @@
 
 Residuals are log(model / measured) of each kind, weighted mostly by the kind's share of the time
 of all transfers, so that the baseline is right where the job spends its time, and a little
-evenly, so that small messages can say what the latency is. Bounded least squares with a soft-l1
-loss keep a kind that the model does not describe from bending the rest. A prior holds each value
+evenly, so that small messages can say what the latency is, as far as they do not scatter. Bounded
+least squares with a soft-l1 loss keep a kind that the model does not describe from bending the
+rest. A prior holds each value
 near its start, within its scale (`parameters`). From the curvature at the solution follows how
 much the data add to the prior; the value that they say least about is put back to its start and
 held there, until the data determine all that remain. Solving again with the prior moved to the
@@ -164,8 +165,10 @@ class _Problem:
         self.charges, self.parameters, self.observed = charges, parameters, observed
         self.measured = observed.transfer_ns
         total = observed.count * self.measured
-        share = (1 - EVENLY) * total / max(total.sum(), 1.0) + EVENLY / max(len(observed), 1)
-        self.weight: Float = share / ACCURACY**2
+        share = (1 - EVENLY) * total / max(total.sum(), 1.0)
+        evenly = EVENLY / max(len(observed), 1)
+        known = ACCURACY**2 + _variance_of_mean(observed)
+        self.weight: Float = share / ACCURACY**2 + evenly / known
 
     def values(self, state: _State, x: Float) -> Float:
         """Values that are some scales away from where they start."""
@@ -198,6 +201,16 @@ class _Problem:
             slope,
             self.weight * softened,
         )
+
+
+def _variance_of_mean(observed: Observed) -> Float:
+    """Square of the relative standard error of the mean time of each kind; 0 of single ones."""
+    count = np.maximum(observed.count, 1)
+    deviation = np.log(observed.sample_ns)
+    mean = np.bincount(observed.kind, deviation, minlength=len(observed)) / count
+    spread = (deviation - mean[observed.kind]) ** 2
+    variance: Float = np.bincount(observed.kind, spread, minlength=len(observed)) / count**2
+    return variance
 
 
 def _fit_determined(problem: _Problem, state: _State) -> None:

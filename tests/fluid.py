@@ -148,7 +148,7 @@ def execute_shared(
             return None if any(start[m] is None for m in needed(job, i)) else now
         if over[i] is None:
             return finished.get(traffic.of_op[i])
-        return over[i] + op.tail
+        return over[i] + op.tail_of(traffic.alone(traffic.of_op[i]))
 
     def happen(i: int) -> None:
         op = ops[i]

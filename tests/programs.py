@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
@@ -51,6 +52,11 @@ class Op:
     tail: int = 0
     eager: bool = False
     group: int = -1
+
+    def tail_of(self, transfer: int | Fraction) -> int | Fraction:
+        """Its tail where the transfer takes so long: of it scales what is no longer than this."""
+        moving = min(self.tail, self.transfer)
+        return self.tail - moving + (Fraction(moving, self.transfer) * transfer if moving else 0)
 
 
 @dataclass
@@ -136,7 +142,8 @@ def _add_members(
         op.coll, op.kind, op.peer, op.members = coll, kind, peer, members
         op.instance, op.group = job.instances, job.groups.index(ranks)
         op.transfer = transfer if coll in SYMMETRIC else rng.randint(0, 9)
-        op.tail = rng.choice([0, 0, 2])
+        # As long as the transfer or longer, so that all moments are whole numbers.
+        op.tail = rng.choice([0, 0, op.transfer, op.transfer + 2])
         op.eager = kind == Kind.SEND and eager
     job.instances += 1
 
@@ -230,7 +237,7 @@ def execute(
             release[i] = now
         else:
             transfer = op.transfer if prices is None else prices[op.instance]
-            if now < release[i] + transfer + op.tail:
+            if now < release[i] + transfer + op.tail_of(transfer):
                 return False
             end[i] = now
         return True
@@ -270,7 +277,6 @@ def to_graph(job: Job, timeline: Timeline) -> tuple[ExecutionGraph, list[int]]:
             "step": op.step,
         }
         lane, dur = lanes[op.rank][op.lane], timeline.end[i] - timeline.start[i]
-        # Of no two operations may the tails be taken for a habit.
         size = 64 + op.instance
         if op.kind == Kind.COMP:
             build.node(lane, op.flavour, dur, **common)

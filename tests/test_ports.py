@@ -245,7 +245,7 @@ def test_an_operation_alone_is_never_slower_on_a_better_tier(
         before, after = (
             price_group(n, coll, SIZES, np.array(places), 0).total_ns for n in (network, changed)
         )
-        assert (after <= before * (1 + 1e-12)).all()
+        assert (after <= before * (1 + 1e-12) + 1e-9).all()  # a negative base may leave nothing
 
 
 UP = Tier(size=4, bandwidth_gb_s=300, latency_ns=1000)

@@ -258,9 +258,9 @@ def drawn(job: Job, data: st.DataObject) -> tuple[CompressedGraph, Prices]:
 
 
 def times(compressed: CompressedGraph, k: int) -> CompressedGraph:
-    """The same job with everything but transfers k times as long."""
+    """The same job with everything k times as long, transfers only as measured."""
     graph = compressed.graph
-    columns = ("base_ns", "gap_ns", "dep_lag_ns", "tail_ns")
+    columns = ("base_ns", "gap_ns", "dep_lag_ns", "tail_ns", "transfer_ns")
     longer = {column: getattr(graph, column) * k for column in columns}
     return replace(compressed, graph=graph.with_(**longer), part_ns=compressed.part_ns * k)
 
