@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import yaml
 
+from ..base.documents import DocumentError, read_yaml
 from ..base.errors import NetworkError
 from ..graph.columns import Collective
 from .algorithms.layout import MAX_TIERS, fabrics, port_tier, shape_of
@@ -35,6 +36,10 @@ Topology = Literal["switch", "ring", "fully_connected"]
 
 #: What the tiers inside and outside a scale-up domain are called.
 TIER_NAMES = ("scaleup", "scaleout")
+
+
+#: No tier joins more, and no slowdown or exponent is larger: beyond lie only slips of the pen.
+MOST_RANKS, MOST_SLOWED = 10_000_000, 1000.0
 
 
 class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -151,6 +156,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             value = getattr(self, field)
             if value < 1:
                 raise NetworkError(f"must be at least 1, is {value}", place=field)
+            if value > MOST_RANKS:
+                raise NetworkError(f"must be at most {MOST_RANKS:,}", place=field)
         for field in ("bandwidth_gb_s", "latency_ns", "endpoint_ns_per_byte"):
             _check_amount(getattr(self, field), field)
         if self.bandwidth_gb_s == 0:
@@ -214,7 +221,7 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Raises
     ------
     NetworkError
-        If one is negative or not finite.
+        If one is negative or larger than `MOST_SLOWED`.
     """
 
     slowdown: float
@@ -223,8 +230,10 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise NetworkError("must be finite and not negative", place=name)
+            if not (math.isfinite(value) and 0 <= value <= MOST_SLOWED):
+                raise NetworkError(
+                    f"must be from 0 to {MOST_SLOWED:g}, is {value}", place=f"overlap.{name}"
+                )
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -560,14 +569,11 @@ def _presets() -> Traversable:
 
 def _parse(content: bytes, file: str) -> Network:
     try:
-        raw = yaml.safe_load(content)
-    except RecursionError as error:
-        raise NetworkError("not a network: nested too deeply", file=file) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"line {mark.line + 1}" if mark else None
-        problem = getattr(error, "problem", None) or "not text in UTF-8"
-        raise NetworkError(f"not YAML: {problem}", file=file, place=place) from error
+        raw = read_yaml(content)
+    except DocumentError as error:
+        raise NetworkError(
+            f"not a network: {error.problem}", file=file, place=error.place
+        ) from error
     if not isinstance(raw, dict):
         raise NetworkError(
             "not a network: expected a mapping with the fields name and tiers", file=file

@@ -201,5 +201,5 @@ def basis(alternatives: int, recorded_steps: int) -> str:
         return f"{networks}; {unknown}" if steady < 2 else f"{networks}, and {spread}"
     need = "`whatif calibrate` gives a network some"
     if steady < 2:
-        return f"none: {unknown}, and the network has no alternatives; {need}"
-    return f"{spread} alone: the network has no alternatives; {need}"
+        return f"none: {unknown}, and no other network was simulated ({need})"
+    return f"{spread} alone: no other network was simulated ({need})"

@@ -11,7 +11,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from ..base.errors import UsageError
+from ..base.errors import GraphError, UsageError
 from ..base.progress import Progress, silent
 from ..base.settings import DEFAULT_LIMIT_PCT
 from ..graph.steps import headline_ns
@@ -267,6 +267,11 @@ def result_row(
         For each thing that makes it uncertain the utilities that are possible as well.
     owned : str, optional
         Kind of segment of the critical path that the resource scales; by default its name.
+
+    Raises
+    ------
+    GraphError
+        If the only step of the variant would end before it begins.
     """
     if shape_change is not None:
         bound, reason = None, "the variant changes the shape of the network"
@@ -274,6 +279,12 @@ def result_row(
         bound, reason = utility_bound(baseline, simulation, owned or resource, factor)
     before, after = job_step_times(baseline), job_step_times(simulation)
     base_ns, step_ns = headline_ns(before), headline_ns(after)
+    if step_ns < 0:
+        raise GraphError(
+            f"with {resource} x{factor:g} its step would be over before its window begins: what it "
+            "does lies before the window",
+            file=baseline.measured_graph.trace or None,
+        )
     if bound is not None:
         bound = min(bound + _ROUNDING_NS / base_ns * 100, 100.0)
     utility, over_steps = _utility_pct(base_ns, step_ns), _range(before, after)

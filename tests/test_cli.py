@@ -415,6 +415,20 @@ def test_the_subpackage_utility_does_not_hide_the_function() -> None:
     assert subprocess.run([sys.executable, "-P", "-c", script], check=False).returncode == 0
 
 
+def test_outputs_do_not_overwrite_what_is_read(call: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "job"
+    shutil.copytree(EXAMPLE, trace)
+    inside = trace / "rank0_trace.json.gz"
+    before = inside.read_bytes()
+    code, out, err = call("simulate", "--trace", trace, "--csv", inside)
+    assert (code, out) == (2, "")
+    assert "is an input, which would be overwritten" in err
+    assert inside.read_bytes() == before
+    table = trace / "table.csv"
+    for _ in range(2):
+        assert call("simulate", "--trace", trace, "--csv", table)[0] == 0
+
+
 README = Path(__file__).parent.parent / "README.md"
 SHOWN = re.compile(r"```console\n\$ whatif ([^\n]+)\n(.*?)```", re.DOTALL)
 

@@ -430,3 +430,25 @@ def test_a_rank_that_the_job_lacks_has_no_domain() -> None:
     for rank in (4, -1):
         with pytest.raises(GraphError, match=rf"rank {rank}: .*0 to 3 only"):
             placed.domains_of([0, rank])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: a\ntiers: []\ntiers: []\n", "'tiers' is given twice"),
+        ("name: 2001-02-30\n", "cannot be read"),
+        ("[" * 20_000, "nested too deeply"),
+        ("name: " + "9" * 5_000, "cannot be read"),
+        ("name: a\ntiers: [{size: " + "9" * 25 + ", bandwidth_gb_s: 1}]", "size"),
+        (
+            "name: a\ntiers: [{size: 2, bandwidth_gb_s: 1}]\noverlap: {slowdown: 1e300}",
+            r"overlap\.slowdown",
+        ),
+    ],
+)
+def test_slips_of_the_pen_in_network_files_are_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "net.yaml"
+    file.write_text(text)
+    with pytest.raises(NetworkError, match=said) as caught:
+        load_network(file)
+    assert str(file) in str(caught.value)

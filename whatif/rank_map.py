@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
+from .base.documents import DocumentError, read_yaml
 from .base.errors import NetworkError
 
 #: Domains are numbered from 0; no machine has more.
@@ -32,13 +31,13 @@ def read_rank_map(path: str | Path) -> dict[int, int]:
         If the file cannot be read or is neither; names the entry.
     """
     try:
-        raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        raw = read_yaml(Path(path).read_bytes())
     except OSError as error:
         raise NetworkError(f"cannot be read: {error.strerror}", file=path) from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"line {mark.line + 1}" if mark else None
-        raise NetworkError("is not YAML", file=path, place=place) from error
+    except DocumentError as error:
+        raise NetworkError(
+            f"is not a rank map: {error.problem}", file=path, place=error.place
+        ) from error
     if isinstance(raw, list):
         raw = dict(enumerate(raw))
     if not isinstance(raw, dict) or not raw:

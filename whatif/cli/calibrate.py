@@ -98,7 +98,7 @@ def calibrate(
     """  # noqa: D301 (an escape, which keeps the examples from being wrapped)
     if target is Target.ASTRA_SIM and out is None:
         raise typer.BadParameter("needs a directory to write to: -o DIR", param_hint="--for")
-    check_files(out if target is Target.WHATIF else None)
+    check_files(out if target is Target.WHATIF else None, inputs=[trace])
     from ..fitting import calibrate as run
     from ..reports.astra import astra_fit_report
     from ..reports.calibration import calibration_report

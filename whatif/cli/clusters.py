@@ -93,7 +93,7 @@ def clusters(
     whatif clusters --trace my_trace --domain 8,72 --scaleout-gb-s 25,50 --like dgx_h100
     whatif clusters --trace my_trace --preset dgx_h100,dgx_b200 --json
     """  # noqa: D301 (an escape, which keeps the examples from being wrapped)
-    check_files(csv, parquet)
+    check_files(csv, parquet, inputs=[trace, network])
     domains = _whole(domain or [], "--domain")
     up = numbers(scaleup_gb_s or [], "--scaleup-gb-s")
     out = numbers(scaleout_gb_s or [], "--scaleout-gb-s")

@@ -51,7 +51,7 @@ def compare(
     whatif compare --trace my_trace
     whatif compare --trace my_trace --network dgx_h100 --json
     """  # noqa: D301 (an escape, which keeps the examples from being wrapped)
-    check_files(csv, parquet)
+    check_files(csv, parquet, inputs=[trace, network])
     from ..comparison import compare as run
     from ..reports.compare import compare_report
     from ..reports.machine import comparison_frame, to_json

@@ -35,7 +35,7 @@ def inspect(
     whatif inspect --trace examples/ddp_gloo_2ranks
     whatif inspect --trace my_trace --json | jq .collectives
     """  # noqa: D301 (an escape, which keeps the examples from being wrapped)
-    check_files(csv, parquet)
+    check_files(csv, parquet, inputs=[trace])
     from ..inspection import inspect as run
     from ..reports.inspection import inspection_report
     from ..reports.machine import inspection_frame, to_json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,7 +12,6 @@ from ..base.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     import pandas as pd
     from rich.console import RenderableType
@@ -19,14 +19,24 @@ if TYPE_CHECKING:
 # Where stdout is no terminal nothing says how wide it is, and tables must not lose columns.
 _WIDTH = 160
 
+_TABLES = (".csv", ".parquet")
 
-def check_files(*paths: Path | None) -> None:
+
+def check_files(*paths: Path | None, inputs: Iterable[str | Path | None] = ()) -> None:
     """Refuse files that cannot be written before the work is done, not after it.
+
+    Parameters
+    ----------
+    *paths : Path, optional
+        Files that will be written.
+    inputs : iterable of str or Path, optional
+        Files and directories that are read.
 
     Raises
     ------
     UsageError
-        If the directory does not exist, the file is a directory or a device, or two are the same.
+        If the directory does not exist, the file is a directory or a device, two are the same, or
+        one is an input, or is there already in a directory of inputs and is no table.
     """
     given = [path.resolve() for path in paths if path is not None]
     if len(set(given)) < len(given):
@@ -36,6 +46,14 @@ def check_files(*paths: Path | None) -> None:
             raise UsageError("its directory does not exist", file=path)
         if path is not None and path.exists() and not path.is_file():
             raise UsageError("is no regular file", file=path)
+        if path is not None and path.exists() and _is_input(path.resolve(), inputs):
+            raise UsageError("is an input, which would be overwritten", file=path)
+
+
+def _is_input(path: Path, inputs: Iterable[str | Path | None]) -> bool:
+    read = [Path(one).resolve() for one in inputs if one is not None]
+    # Tables of an earlier call are no traces, wherever they are.
+    return path in read or (path.parent in read and path.suffix not in _TABLES)
 
 
 def show(

@@ -57,7 +57,7 @@ def simulate(
         typer.Option(
             "--trace",
             metavar="PATH",
-            help="Directory with one Kineto trace per rank, one trace, or Chakra .et files.",
+            help="Directory with one Kineto trace per rank, XLA profile, or Chakra .et files.",
             show_default=False,
         ),
     ] = None,
@@ -169,7 +169,7 @@ def simulate(
     whatif simulate --trace my_trace --measured
     whatif simulate --et my_et/job --astra-network network.yml --astra-system system.json --semantics astra
     """  # noqa: D301, E501 (an escape, which keeps the examples from being wrapped)
-    check_files(csv, parquet, timeline)
+    check_files(csv, parquet, timeline, inputs=[trace, network, rank_map])
     for_astra = {
         "--et": et,
         "--astra-network": astra_network,

@@ -79,7 +79,7 @@ def sweep(
     whatif sweep --trace my_trace --network tpu_v5e --resource ici_bw,torus:8,torus:2x2x2
     whatif sweep --trace my_trace --resource scaleup_bw --timeline bw.json.gz
     """  # noqa: D301 (an escape, which keeps the examples from being wrapped)
-    check_files(csv, parquet, timeline)
+    check_files(csv, parquet, timeline, inputs=[trace, network, rank_map])
     factors = numbers(factor, "--factor")
     from ..reports.machine import sweep_frame, to_json
     from ..reports.sweep import sweep_report

@@ -33,7 +33,7 @@ def utility(
         typer.Option(
             "--trace",
             metavar="PATH",
-            help="Directory with one Kineto trace per rank, one trace, or Chakra .et files; "
+            help="Directory with one Kineto trace per rank, XLA profile, or Chakra .et files; "
             "repeatable, one for each job.",
             show_default=False,
         ),
@@ -61,7 +61,7 @@ def utility(
     whatif utility --trace my_trace
     whatif utility --trace job_a --trace job_b --csv utility.csv
     """  # noqa: D301 (an escape, which keeps the examples from being wrapped)
-    check_files(csv, parquet)
+    check_files(csv, parquet, inputs=[*trace, network])
     from ..reports.machine import sweep_frame, utility_json
     from ..reports.utility import utility_report
     from ..simulations import utility as run
