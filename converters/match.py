@@ -16,6 +16,7 @@ from ..graph.columns import SYMMETRIC, Collective, Group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from .operations import CommOp, GroupKey
 
@@ -117,6 +118,13 @@ def _short(ranks: Sequence[int]) -> str:
     return f"[{ranks[0]}, {ranks[1]}, ..., {ranks[-1]}] ({len(ranks)} ranks)"
 
 
+def _described(op: CommOp) -> str:
+    """Operation and size, for a message."""
+    if op.size_bytes >= 0:
+        return f"{op.coll.label} of {op.size_bytes} bytes"
+    return f"{op.coll.label} of unknown size (all that is known of it: {op.evidence})"
+
+
 def _signature(op: CommOp) -> tuple[int, int]:
     # Splits may be unequal in all-to-all, and shards in all-gather and reduce-scatter.
     fixed = op.coll in (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE)
@@ -124,7 +132,11 @@ def _signature(op: CommOp) -> tuple[int, int]:
 
 
 def _check_equal(
-    group: Group, rows: dict[int, list[int]], ops: Sequence[Sequence[CommOp]], ranks: Sequence[int]
+    group: Group,
+    rows: dict[int, list[int]],
+    ops: Sequence[Sequence[CommOp]],
+    ranks: Sequence[int],
+    files: Sequence[Path],
 ) -> None:
     """Refuse ranks of one group that issued different sequences of collectives."""
     reference_rank, reference = next(iter(rows.items()))
@@ -132,12 +144,14 @@ def _check_equal(
         for place, (a, b) in enumerate(zip(reference, other, strict=False)):
             left, right = ops[reference_rank][a], ops[other_rank][b]
             if _signature(left) != _signature(right):
+                unknown = left.size_bytes < 0 <= right.size_bytes
+                blamed = reference_rank if unknown else other_rank
                 raise GraphError(
                     f"collective {place} of group {group.name!r} {_short(group.ranks)} is "
-                    f"{left.coll.label} of {left.size_bytes} bytes on rank "
-                    f"{ranks[reference_rank]} but {right.coll.label} of {right.size_bytes} bytes "
+                    f"{_described(left)} on rank {ranks[reference_rank]} but {_described(right)} "
                     f"on rank {ranks[other_rank]}",
-                    rank=ranks[other_rank],
+                    file=files[blamed],
+                    rank=ranks[blamed],
                     place=f"group {group.name!r}, position {place}",
                 )
         if len(reference) != len(other):
@@ -147,7 +161,8 @@ def _check_equal(
             raise GraphError(
                 f"group {group.name!r} {_short(group.ranks)} has {len(rows[more])} collectives on "
                 f"rank {ranks[more]} but {place} on rank {ranks[fewer]}: the first without a "
-                f"partner is {lone.coll.label} of {lone.size_bytes} bytes",
+                f"partner is {_described(lone)}",
+                file=files[more],
                 rank=ranks[more],
                 place=f"group {group.name!r}, position {place}",
             )
@@ -158,6 +173,7 @@ def match(
     ops: Sequence[Sequence[CommOp]],
     world_size: int,
     *,
+    files: Sequence[Path],
     assume_missing: bool,
 ) -> Matched:
     """Match the operations of all ranks.
@@ -170,6 +186,8 @@ def match(
         Operations of each rank, by issue order.
     world_size : int
         Ranks of the job.
+    files : sequence of Path
+        The trace of each rank, to be named where it does not fit the others.
     assume_missing : bool
         Whether members of a group that were not traced may be assumed.
 
@@ -210,40 +228,52 @@ def match(
         instances.append(sorted(members))
         missing.append(absent)
 
+    partial = [g for g in sorted(collectives) if any(r not in position for r in groups[g].ranks)]
     for g in sorted(collectives):
         rows = dict(sorted(collectives[g].items()))
         group = groups[g]
         absent = [rank for rank in group.ranks if rank not in position]
         silent = [rank for rank in group.ranks if rank in position and position[rank] not in rows]
         if absent and not assume_missing:
+            more = ""
+            if len(partial) > 1:
+                gone = {r for p in partial for r in groups[p].ranks if r not in position}
+                more = (
+                    f", as {len(partial)} groups in all have (ranks that were not traced: "
+                    f"{_short(sorted(gone))})"
+                )
+            first = min(rows)
             raise TraceError(
                 f"group {group.name!r} {_short(group.ranks)} has members that were not traced: "
-                f"{_short(absent)}; add their files, or assume them (--assume-missing)",
-                rank=absent[0],
+                f"{_short(absent)}{more}; add their files, or assume them (--assume-missing)",
+                file=files[first],
+                rank=ranks[first],
             )
         if silent:
             first = min(rows)
             lone = ops[first][rows[first][0]]
             raise GraphError(
-                f"group {group.name!r} {_short(group.ranks)}: {lone.coll.label} of "
-                f"{lone.size_bytes} bytes on rank {ranks[first]} has no partner on this rank",
+                f"group {group.name!r} {_short(group.ranks)}: {_described(lone)} on rank "
+                f"{ranks[first]} has no partner on this rank",
+                file=files[position[silent[0]]],
                 rank=silent[0],
                 place=f"group {group.name!r}, position 0",
             )
         if all(ops[r][i].seq >= 0 for r, row in rows.items() for i in row):
             for row_rank, row in rows.items():
                 row.sort(key=lambda i, r=row_rank: ops[r][i].seq)  # type: ignore[misc]
-        _check_equal(group, rows, ops, ranks)
+        _check_equal(group, rows, ops, ranks, files)
         for place in range(len(next(iter(rows.values())))):
             add([(r, row[place]) for r, row in rows.items()], place, len(absent))
     for (g, source, target), (sends, recvs) in sorted(pairs.items()):
         known = source in position and target in position
         if not known and not assume_missing:
-            gone = source if source not in position else target
+            lost, there = (source, target) if source not in position else (target, source)
             raise TraceError(
-                f"send/receive {source} -> {target} of group {groups[g].name!r}: rank {gone} was "
+                f"send/receive {source} -> {target} of group {groups[g].name!r}: rank {lost} was "
                 "not traced; add its file, or assume it (--assume-missing)",
-                rank=gone,
+                file=files[position[there]],
+                rank=there,
             )
         if known and len(sends) != len(recvs):
             raise GraphError(

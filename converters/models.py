@@ -29,11 +29,15 @@ def add_markers(nodes: RankNodes, windows: Windows) -> None:
 
 
 def make_serial(nodes: RankNodes) -> None:
-    """Replace all dependencies by one chain in order of start: the `serial` model."""
+    """Replace all dependencies by one chain in order of start: the `serial` model.
+
+    What overlapped is moved; where it ended in the trace is kept in `recorded_end`.
+    """
     order = sorted(range(len(nodes)), key=lambda n: (nodes.start[n], nodes.end[n], n))
     lane = nodes.add_lane(LaneKind.STREAM, 0)
     markers = set(nodes.markers)
     before = -1
+    nodes.recorded_end = list(nodes.end)
     for node in order:
         nodes.deps[node] = []
         duration = nodes.end[node] - nodes.start[node]

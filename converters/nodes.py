@@ -61,6 +61,8 @@ class RankNodes:
         Node that ends with the annotation of each step.
     counts : Counter
         Edges by kind and fate, for the coverage report.
+    recorded_end : list of int
+        Ends in the trace, where a dependency model moved nodes; else empty.
     """
 
     names: Names
@@ -76,6 +78,7 @@ class RankNodes:
     lanes: list[Lane] = field(default_factory=list)
     markers: list[int] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    recorded_end: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.start)

@@ -80,6 +80,12 @@ def test_the_serial_model_destroys_overlap_and_says_so(tmp_path: Path) -> None:
     graph = convert_kineto(overlap_job(tmp_path), model="serial")
     assert simulate(graph, measured=True).step_ns == 200_000  # 10 + 100 + 90
     assert any("moved after" in text for text in graph.coverage.warnings)
+    assert any(
+        "timeline, 0.200 ms, against 0.120 ms in the trace" in text
+        for text in graph.coverage.warnings
+    )
+    stream = convert_kineto(tmp_path, model="stream")
+    assert not any("serial" in text for text in stream.coverage.warnings)
 
 
 def test_waiting_is_not_transfer(tmp_path: Path) -> None:
@@ -328,8 +334,21 @@ def test_a_rank_that_was_not_traced_is_named(tmp_path: Path) -> None:
     file.step(1, 0, 100)
     file.kernel(NCCL, 10, 50, launched=2, **comm("allreduce", 10, "0", [0, 1, 2, 3]))
     file.write(tmp_path)
-    with pytest.raises(TraceError, match=r"not traced: \[1, 2, 3\]"):
+    with pytest.raises(TraceError, match=r"not traced: \[1, 2, 3\]") as raised:
         convert_kineto(tmp_path)
+    assert raised.value.rank == 0
+    assert raised.value.file is not None
+
+
+def test_traces_of_other_kinds_beside_kineto_traces_are_named_as_left_out(tmp_path: Path) -> None:
+    overlap_job(tmp_path)
+    alone = convert_kineto(tmp_path)
+    (tmp_path / "job.0.et").write_bytes(b"\x0a\x02ab")
+    (tmp_path / "h.xplane.pb").write_bytes(b"\x0a\x20\x12\x0b/host:CPU" + b"a" * 21)
+    both = convert_kineto(tmp_path)
+    told = [text for text in both.coverage.warnings if text not in alone.coverage.warnings]
+    assert len(told) == 1
+    assert "left out: h.xplane.pb, job.0.et; only the Kineto traces count" in told[0]
 
 
 def test_the_fastest_of_its_kind_gives_the_transfer_where_members_are_missing(

@@ -28,6 +28,7 @@ from .test_counterfactual import make_case
 from .test_topologies import grid, link_loads_of, mesh, ring, routed, torus_groups
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from whatif.graph.columns import ExecutionGraph
@@ -258,7 +259,7 @@ def test_parts_that_are_not_those_of_the_operation_are_refused(parts: tuple[int,
         validate(graph.with_(splits=(parts,) * len(graph.splits)))
 
 
-def write_job(folder: Path, splits: list[str], elements: list[int]) -> None:
+def write_job(folder: Path, splits: Sequence[object], elements: list[int]) -> None:
     for rank, (split, count) in enumerate(zip(splits, elements, strict=True)):
         file = KinetoFile(rank, len(splits))
         file.step(3, 0, 1_000)
@@ -288,6 +289,21 @@ def test_parts_are_read_from_the_metadata_of_kernels(tmp_path: Path) -> None:
 def test_without_parts_or_with_equal_ones_they_are_equal(tmp_path: Path) -> None:
     write_job(tmp_path, ["[]", "[2, 2]"], [16, 16])
     assert parts_of(convert_kineto(tmp_path, processes=1)) == [None, None]
+
+
+@pytest.mark.parametrize(
+    "split",
+    ["[-3, 1]", "[null, 1]", f"[{2**62}, {2**62}]", "[3.5, 1]", [-3, 1], [None, 1], [2**62, 1]],
+)
+def test_parts_that_no_all_to_all_has_are_ignored_and_named(
+    tmp_path: Path, split: str | list[int | None]
+) -> None:
+    write_job(tmp_path, [split, "[0, 2]"], [16, 8])
+    graph = convert_kineto(tmp_path, processes=1)
+    assert parts_of(graph) == [None, (0, 16)]
+    told = [text for text in graph.coverage.warnings if "are damaged" in text]
+    assert len(told) == 1
+    assert told[0].startswith("rank 0: the parts of all-to-all ncclDevKernel_SendRecv")
 
 
 def test_a_list_of_parts_that_is_cut_short_is_reported(tmp_path: Path) -> None:

@@ -352,6 +352,8 @@ def test_a_collective_permute_is_sends_and_receives_by_its_pairs(
         "source_target_pairs={{0,1},{1,2},{3,3}}"
     )
     graph = checked(write(chips(4, [comm(text, 0, 5, "collective-permute"), compute(5, 1)])))
+    moved = (graph.kind == Kind.SEND) | (graph.kind == Kind.RECV)
+    assert {graph.names[n] for n in graph.dtype[moved].tolist()} == {"float32"}
     found = {
         (int(graph.ranks[graph.rank_index[n]]), Kind(graph.kind[n]), int(graph.peer[n]))
         for n in of(graph, Collective.SEND_RECV)
@@ -535,6 +537,12 @@ def test_a_group_with_chips_that_were_not_captured_is_an_error_unless_assumed(
     path = write(made)
     with pytest.raises(TraceError, match=r"group '0,2' \[0, 2\] has members that were not traced"):
         convert_xla(path)
+    with pytest.raises(
+        TraceError, match=r"as 2 groups in all have .*not traced: \[2, 3\]"
+    ) as raised:
+        convert_xla(path)
+    assert raised.value.rank == 0
+    assert raised.value.file == str(path)
     graph = checked(path, assume_missing=True)
     assert graph.world_size == 4
     assert graph.coverage.assumed_members == 4
@@ -655,6 +663,83 @@ def test_an_unknown_opcode_is_reported(write: Callable[[list[Chip]], Path]) -> N
     odd = Op("%x = f32[4] warp-drive(f32[4] %y)", 0, 5)
     graph = checked(write(chips(1, [odd])))
     assert "1 opcode 'warp-drive' is unknown: taken as computation" in graph.coverage.assumed
+    told = [text for text in graph.coverage.warnings if "warp-drive" in text]
+    assert len(told) == 1
+    assert "if it communicates, no other network changes what it takes" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "category", "told"),
+    [
+        (all_reduce(0, 5).text, "", True),
+        ("%x = f32[10", "all-reduce", True),
+        ("%x = f32[10", "", True),
+        ("%x = f32[10", "loop fusion", False),
+        ("%x = f32[4] warp-drive(f32[4] %y)", "", True),
+        ("%x = f32[4] add(f32[4] %y, f32[4] %y)", "", False),
+    ],
+)
+def test_communication_whose_time_cannot_be_read_is_warned_of(
+    tmp_path: Path, text: str, category: str, *, told: bool
+) -> None:
+    lost = Op(text, 20, 5, category, name="lost")
+    path = write_json(tmp_path / "h.trace.json", chips(2, [compute(0, 30), lost]))
+    document = json.loads(path.read_text())
+    for event in document["traceEvents"]:
+        if event.get("name") == "lost":
+            event["dur"] = "long"
+    path.write_text(json.dumps(document))
+    graph = checked(path)
+    assert [d.count for d in graph.coverage.dropped if d.reason == "no time"] == [2]
+    warned = [w for w in graph.coverage.warnings if "2 events that are or may be" in w]
+    assert bool(warned) == told
+    assert all("(lost for one)" in text for text in warned)
+
+
+def test_communication_of_negative_duration_is_warned_of(
+    write: Callable[[list[Chip]], Path],
+) -> None:
+    graph = checked(write(chips(2, [compute(0, 30), all_reduce(20, -5)])))
+    assert not len(of(graph, Collective.ALL_REDUCE))
+    assert any(
+        "are or may be communication (all-reduce.1 for one)" in w for w in graph.coverage.warnings
+    )
+
+
+def test_a_collective_whose_text_is_cut_inside_its_shape_has_an_unknown_size(
+    write: Callable[[list[Chip]], Path],
+) -> None:
+    made = chips(2, [all_reduce(0, 5)])
+    made[1].ops = [comm("%all-reduce.1 = f32[10", 0, 5)]
+    path = write(made)
+    with pytest.raises(GraphError) as raised:
+        convert_xla(path, assume_missing=True)
+    assert raised.value.file == str(path)
+    assert raised.value.rank == 1
+    assert (
+        "of 4096 bytes on rank 0 but all-reduce of unknown size (all that is known of it: "
+        "category alone, its HLO text is cut) on rank 1"
+    ) in raised.value.message
+    assert "-1 bytes" not in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [
+        ("bf16[8] all-reduce(bf16[8] %p)", "bfloat16"),
+        ("f8e4m3fn[8] all-reduce(f8e4m3fn[8] %p)", "float8_e4m3fn"),
+        ("(f32[8], f32[4]) all-reduce(f32[8] %p, f32[4] %q)", "float32"),
+        ("(f32[8], s32[4]) all-reduce(f32[8] %p, s32[4] %q)", ""),
+        # Without shapes of operands the result says it.
+        ("pred[8] all-reduce(%p)", "bool"),
+    ],
+)
+def test_data_types_have_the_names_that_traces_of_gpus_have(
+    write: Callable[[list[Chip]], Path], text: str, dtype: str
+) -> None:
+    graph = checked(write(chips(2, [comm(f"%a = {text}, {ALL}", 0, 5)])))
+    found = graph.dtype[of(graph, Collective.ALL_REDUCE)]
+    assert {graph.names[n] if n >= 0 else "" for n in found.tolist()} == {dtype}
 
 
 def test_a_damaged_program_is_reported_and_the_text_used(tmp_path: Path) -> None:
@@ -839,6 +924,34 @@ def test_exported_traces_of_several_hosts_are_one_job(tmp_path: Path) -> None:
     assert graph.dur_ns[first].tolist() == [10_000 - 500 * (r // 2) for r in range(24)]
     assert set(graph.transfer_ns[of(graph, Collective.ALL_REDUCE)].tolist()) == {5_000}
     assert any("worker numbers in their names" in text for text in graph.coverage.assumed)
+
+
+@pytest.mark.parametrize("other", ["jit_train(9)", "jit_step(8)"])
+def test_profiles_of_different_jobs_are_refused_by_their_programs(
+    tmp_path: Path, other: str
+) -> None:
+    """What both ran beside, and be it the same, does not make one job of two."""
+    for name, main in (("a", "jit_step(7)"), ("b", other)):
+        made = chips(1, [compute(0, 100)], module=main)
+        made[0].modules.append(Module("jit_select(3)", 200, 5))
+        made[0].ops.append(compute(200, 5))
+        write_xplane(tmp_path / f"{name}.xplane.pb", made, host=name)
+    with pytest.raises(TraceError, match="is of another job") as raised:
+        convert_xla(tmp_path)
+    assert "main program is jit_step(7), which did not run in b.xplane.pb" in raised.value.message
+    assert other in raised.value.message
+    assert str(raised.value.file).endswith("a.xplane.pb")
+
+
+def test_hosts_that_spent_their_time_in_different_programs_of_one_job_are_one(
+    tmp_path: Path,
+) -> None:
+    for name, spent in (("a", 60), ("b", 40)):
+        made = chips(1, [compute(0, spent)])
+        made[0].modules.append(Module("jit_eval(3)", 200, 100 - spent))
+        made[0].ops.append(compute(200, 100 - spent))
+        write_xplane(tmp_path / f"{name}.xplane.pb", made, host=name)
+    assert checked(tmp_path).hosts == ("a", "b")
 
 
 def test_two_profiles_of_one_host_are_refused(tmp_path: Path) -> None:

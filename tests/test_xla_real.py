@@ -37,6 +37,7 @@ def test_vllm_on_two_chips(
         reduces = np.flatnonzero(mine & (graph.coll == Collective.ALL_REDUCE))
         assert len(reduces) == 129
         # bf16[1024,5120], whatever the operation is called.
+        assert {graph.names[n] for n in graph.dtype[reduces].tolist()} == {"bfloat16"}
         assert set(graph.size_bytes[reduces].tolist()) == {1024 * 5120 * 2}
         exchanges = np.flatnonzero(mine & (graph.coll == Collective.ALL_TO_ALL))
         assert len(exchanges) == all_to_alls
@@ -59,8 +60,11 @@ def test_vllm_on_two_chips(
 
 def test_v6e_of_which_half_the_members_were_not_captured(shared_data: Path) -> None:
     path = shared_data / V6E
-    with pytest.raises(TraceError, match=r"group '0,4' \[0, 4\] has members that were not traced"):
+    with pytest.raises(
+        TraceError, match=r"group '0,4' \[0, 4\] has members that were not traced"
+    ) as raised:
         convert_xla(path)
+    assert (raised.value.file, raised.value.rank) == (str(path), 4)
     graph = convert_xla(path, assume_missing=True)
     validate(graph)
     assert graph.world_size == 8

@@ -12,7 +12,7 @@ import json
 import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -239,26 +239,36 @@ class _Reader:
         dtype = dtype_name(dtype)
         split: tuple[int, ...] = ()
         if coll is Collective.ALL_TO_ALL:
-            split = self.split(args.get("In split size"), size, group.size)
+            split = self.split(args.get("In split size"), size, group.size, event)
         return CommOp(event, coll, size, group, seq, peer, sends, order, evidence, dtype, split)
 
-    def split(self, text: object, size: int, members: int) -> tuple[int, ...]:
+    def split(self, text: object, size: int, members: int, event: int) -> tuple[int, ...]:
         """Bytes to each member of the group, where the trace says that they are not equal.
 
         "In split size" counts elements, or rows of as many elements, so only shares count.
         PyTorch cuts long lists, with an ellipsis; what is left says nothing.
         """
-        shown = text if isinstance(text, list) else re.findall(r"\d+|\.\.\.", str(text or ""))
+        shown = [str(part) for part in text] if isinstance(text, list) else []
+        if not isinstance(text, list):
+            shown = re.findall(r"[^\s,\[\]()]+", str(text or ""))
         if not shown or size < 0:
             return ()
-        if "..." in shown or len(shown) != members:
+        whole = [re.fullmatch(r"\d{1,18}", part) is not None for part in shown]
+        if not all(ok or "..." in part for ok, part in zip(whole, shown, strict=True)):
+            trace = self.trace
+            self.out.warnings.append(
+                f"the parts of all-to-all {trace.strings[trace.name[event]]} are damaged "
+                f"({', '.join(shown[:8])[:80]}): taken as equal"
+            )
+            return ()
+        if not all(whole) or len(shown) != members:
             self.out.cut_splits += 1
             return ()
-        ends = np.cumsum([int(part) for part in shown])
+        ends = list(accumulate(int(part) for part in shown))
         if not ends[-1]:
             return ()
         # Whole bytes that sum up to the size.
-        at = [size * int(end) // int(ends[-1]) for end in ends]
+        at = [size * end // ends[-1] for end in ends]
         parts = tuple(b - a for a, b in pairwise([0, *at]))
         return () if max(parts) - min(parts) <= 1 else parts
 

@@ -129,7 +129,13 @@ def convert_kineto(
             for rank in ranks:
                 make_serial(rank.nodes)
     try:
-        matched = match(numbers, [r.comms.ops for r in ranks], world, assume_missing=assume_missing)
+        matched = match(
+            numbers,
+            [r.comms.ops for r in ranks],
+            world,
+            files=[r.trace.path for r in ranks],
+            assume_missing=assume_missing,
+        )
     except (TraceError, GraphError) as error:
         known = [text for text in coverage.warnings if "distributedInfo" in text][:4]
         if coverage.ignored_files:
@@ -137,7 +143,10 @@ def convert_kineto(
         if not known:
             raise
         raise type(error)(
-            f"{error.message} ({'; '.join(known)})", rank=error.rank, place=error.place
+            f"{error.message} ({'; '.join(known)})",
+            file=error.file,
+            rank=error.rank,
+            place=error.place,
         ) from error
     alignment = _align(ranks, matched)
     inputs = [
@@ -321,6 +330,13 @@ def _coverage_of_files(found: Discovery, traces: list[KinetoTrace]) -> Coverage:
     coverage = Coverage(
         files=len(traces), ignored_files=[f"{name.name}: {why}" for name, why in found.ignored]
     )
+    others = [name.name for name, why in found.ignored if name.suffix == ".et" or "XLA" in why]
+    if others:
+        coverage.warnings.append(
+            f"the directory holds traces of other kinds too, which are left out: "
+            f"{', '.join(others[:4])}{f' and {len(others) - 4} more' if len(others) > 4 else ''}; "
+            "only the Kineto traces count"
+        )
     for trace in traces:
         coverage.events_seen += trace.events_seen
         coverage.warnings += [f"rank {trace.rank}: {text}" for text in trace.warnings]

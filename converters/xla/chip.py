@@ -437,7 +437,9 @@ class ChipBuilder:
             self.chip.alone += 1
             return [self._next(start, end, Flavour.COMPUTE, lane, leaf, before)]
         peer = members[0] if spec.coll is Collective.BROADCAST else -1
-        op = self._op(spec.coll, spec.size_bytes, members, peer, leaf, spec.evidence)
+        op = self._op(
+            spec.coll, spec.size_bytes, members, peer, leaf, spec.evidence, dtype=spec.dtype
+        )
         return [
             self._next(start, end, Flavour.COMM, lane, leaf, before, kind=Kind.COMM_COLL, op=op)
         ]
@@ -463,7 +465,13 @@ class ChipBuilder:
         ):
             for peer in peers if wanted else ():
                 op = self._op(
-                    Collective.SEND_RECV, spec.size_bytes, everyone, peer, leaf, spec.evidence
+                    Collective.SEND_RECV,
+                    spec.size_bytes,
+                    everyone,
+                    peer,
+                    leaf,
+                    spec.evidence,
+                    dtype=spec.dtype,
                 )
                 self.chip.ops[op].sends = kind is Kind.SEND
                 added.append(
@@ -484,6 +492,8 @@ class ChipBuilder:
         peer: int,
         leaf: Leaf,
         evidence: str,
+        *,
+        dtype: str = "",
     ) -> int:
         run = self._runs[leaf.run]
         self.chip.ops.append(
@@ -497,6 +507,7 @@ class ChipBuilder:
                 sends=False,
                 order=leaf.start_ns,
                 evidence=evidence,
+                dtype=dtype,
             )
         )
         self.chip.places.append((run.module, run.index, leaf.name, leaf.occurrence))

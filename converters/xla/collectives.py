@@ -14,12 +14,12 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from ...graph.columns import Collective
-from .hlo import HloError
+from .hlo import HloError, common_dtype
 from .hlo_text import parse_instruction, parse_opcode
 
 if TYPE_CHECKING:
     from .events import OpInfo
-    from .hlo import Groups, Instruction, Program
+    from .hlo import Groups, Instruction, Program, Shape
 
 #: Collectives of HLO; what is appended with ``-start`` and ``-done`` is the same, asynchronously.
 OPCODES = {
@@ -102,6 +102,8 @@ class CommSpec:
         Which sides of its pairs the operation performs.
     evidence : str
         Where this is from.
+    dtype : str
+        Data type by PyTorch's names, empty if unknown or if there are several.
     """
 
     coll: Collective
@@ -112,6 +114,7 @@ class CommSpec:
     sends: bool = True
     receives: bool = True
     evidence: str = ""
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +179,7 @@ def find_meaning(op: OpInfo, program: Program | None) -> Meaning:
                 return _by_opcode(opcode, op)
     if instruction is None:
         if op.category:
-            return _by_category(op)
+            return _by_category(op, "category alone, its HLO text is cut" if op.text else "")
         doubt = ""
         if op.text:
             doubt = "operations whose HLO text is cut before the opcode: taken as computation"
@@ -185,6 +188,21 @@ def find_meaning(op: OpInfo, program: Program | None) -> Meaning:
         return Meaning(Role.COMPUTE, doubt=doubt)
     evidence = "Hlo Proto" if program and name in program.instructions else "HLO text"
     return _meaning(instruction, op, program, evidence)
+
+
+def may_communicate(op: OpInfo) -> bool:
+    """Whether what an event shows is a collective, or cannot be understood and may be one."""
+    opcode = ""
+    if op.text:
+        with suppress(HloError):
+            opcode = parse_opcode(op.text)[1]
+    base, _ = _suffix(opcode)
+    if base in OPCODES or base in ("send", "recv"):
+        return True
+    if op.category:
+        return _CATEGORY.fullmatch(op.category) is not None
+    known = base in _COMPUTE | _MOVES | _HOST_COPIES | CONTAINERS
+    return bool(op.text) and not known
 
 
 def has_details(opcode: str) -> bool:
@@ -312,11 +330,12 @@ def communication(instruction: Instruction, evidence: str) -> CommSpec:
     """
     base, suffix = _suffix(instruction.opcode)
     coll = OPCODES[base]
+    dtype = common_dtype(_input_shapes(instruction, base, suffix))
     if coll is Collective.SEND_RECV:
         ids = Ids.PARTITION if instruction.channel else Ids.REPLICA
         return CommSpec(
             coll, _input_bytes(instruction, base, suffix), None, ids, instruction.pairs,
-            evidence=evidence,
+            evidence=evidence, dtype=dtype,
         )  # fmt: skip
     if instruction.global_ids:
         ids = Ids.FLAT
@@ -328,20 +347,27 @@ def communication(instruction: Instruction, evidence: str) -> CommSpec:
         ids = Ids.REPLICA_ALL
     groups = () if instruction.groups is None else instruction.groups
     size = _input_bytes(instruction, base, suffix)
-    return CommSpec(coll, size, groups, ids, evidence=evidence)
+    return CommSpec(coll, size, groups, ids, evidence=evidence, dtype=dtype)
 
 
-def _input_bytes(instruction: Instruction, base: str, suffix: str) -> int:
+def _input_shapes(instruction: Instruction, base: str, suffix: str) -> tuple[Shape, ...]:
+    """Shapes of what is moved, or of the result where the text does not give those."""
     shapes = instruction.operand_shapes
     if shapes:
-        if base in ("collective-permute", "ragged-all-to-all"):
-            # The others are offsets and sizes, or where to write.
-            return shapes[0].num_bytes
-        return sum(shape.num_bytes for shape in shapes)
+        # The others of these two are offsets and sizes, or where to write.
+        return shapes[:1] if base in ("collective-permute", "ragged-all-to-all") else shapes
     result = instruction.shape
     if suffix and base != "all-reduce" and result.dtype == "tuple" and result.parts:
         # (operands, results, ...) of what was started.
-        return result.parts[0].num_bytes
+        return result.parts[:1]
+    return (result,)
+
+
+def _input_bytes(instruction: Instruction, base: str, suffix: str) -> int:
+    shapes = _input_shapes(instruction, base, suffix)
+    result = instruction.shape
+    if instruction.operand_shapes or shapes[0] is not result:
+        return sum(shape.num_bytes for shape in shapes)
     if base == "collective-permute":
         return result.num_bytes
     members = len(instruction.groups[0]) if instruction.groups else 0
@@ -363,12 +389,8 @@ def _point_to_point(
         return Meaning(Role.COPY_START)
     if not instruction.pairs:
         return Meaning(Role.COPY_START, doubt=f"{base} without pairs of devices: kept as a copy")
-    shapes = instruction.operand_shapes
-    size = -1
-    if base == "send" and shapes:
-        size = shapes[0].num_bytes
-    elif base == "recv" and instruction.shape.parts:
-        size = instruction.shape.parts[0].num_bytes
+    data = instruction.operand_shapes if base == "send" else instruction.shape.parts
+    size = data[0].num_bytes if data else -1
     return Meaning(
         Role.COMM_START,
         CommSpec(
@@ -380,6 +402,7 @@ def _point_to_point(
             sends=base == "send",
             receives=base == "recv",
             evidence=evidence,
+            dtype=common_dtype(data[:1]),
         ),
     )
 
@@ -461,13 +484,13 @@ def _fusion(instruction: Instruction, op: OpInfo, program: Program | None) -> Me
         sizes = [s.size_bytes for s in specs]
         spec = CommSpec(
             spec.coll, sum(sizes) if min(sizes) >= 0 else -1, spec.groups, spec.ids, spec.pairs,
-            evidence=spec.evidence,
+            evidence=spec.evidence, dtype=spec.dtype if len({s.dtype for s in specs}) == 1 else "",
         )  # fmt: skip
     if spec.coll is Collective.ALL_REDUCE and _scatters(instruction, op, spec):
         # An all-reduce of which each device keeps its part: a reduce-scatter on the wire.
         spec = CommSpec(
             Collective.REDUCE_SCATTER, spec.size_bytes, spec.groups, spec.ids,
-            evidence=spec.evidence,
+            evidence=spec.evidence, dtype=spec.dtype,
         )  # fmt: skip
     start = inner.opcode.endswith("-start") and not any(i.opcode.endswith("-done") for i in inside)
     return Meaning(Role.COMM_START if start else Role.COMM, spec)
@@ -480,7 +503,7 @@ def _scatters(instruction: Instruction, op: OpInfo, spec: CommSpec) -> bool:
     return members > 1 and instruction.shape.num_bytes * members == spec.size_bytes
 
 
-def _by_category(op: OpInfo) -> Meaning:
+def _by_category(op: OpInfo, evidence: str = "") -> Meaning:
     """Decide by what the profiler says, where the instruction itself is not there."""
     match = _CATEGORY.fullmatch(op.category)
     if match is None:
@@ -490,5 +513,5 @@ def _by_category(op: OpInfo) -> Meaning:
     if match[2] == "-done":
         return Meaning(Role.DONE)
     coll = Collective.REDUCE_SCATTER if match[1] == "all-reduce-scatter" else OPCODES[match[1]]
-    spec = CommSpec(coll, -1, None, Ids.FLAT, evidence="category alone")
+    spec = CommSpec(coll, -1, None, Ids.FLAT, evidence=evidence or "category alone")
     return Meaning(Role.COMM_START if match[2] else Role.COMM, spec)

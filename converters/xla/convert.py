@@ -21,7 +21,15 @@ from .beside import add_barriers, see_ends, without_flying
 from .chip import Chip, ChipBuilder, ChipWork, copy_rates, join_flights
 from .clock import find_clock
 from .events import Platform
-from .job import Executed, JobDevice, grid_of, largest_id, number_devices, read_profiles
+from .job import (
+    Executed,
+    JobDevice,
+    check_programs,
+    grid_of,
+    largest_id,
+    number_devices,
+    read_profiles,
+)
 from .join import number_operations, settle_ends
 from .leaves import Leaves, Meanings, find_leaves
 from .report import report_conversion
@@ -126,7 +134,11 @@ def convert_xla(
         rank.chip = _build(rank, found, world, set(numbers), rates, assume_missing=assume_missing)
     number_operations(numbers, [rank.chip for rank in ranks])
     matched = match(
-        numbers, [rank.chip.ops for rank in ranks], world, assume_missing=assume_missing
+        numbers,
+        [rank.chip.ops for rank in ranks],
+        world,
+        files=[job.profile.path for job in jobs],
+        assume_missing=assume_missing,
     )
     alignment = _align(ranks, matched)
     shift_ns = [
@@ -211,6 +223,7 @@ def _find_runs(jobs: list[JobDevice], coverage: Coverage) -> None:
         job.runs = runs.runs
         _cut_capped(job, coverage)
         found.append(runs)
+    check_programs(jobs)
     coverage.warnings += [f"{text} ({count} devices)" for text, count in supposed.items()]
     for (what, why), count in join_runs(found).items():
         coverage.dropped.append(Dropped(what, count, why))

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: Bits of one element, by HLO's names of types (xla/xla_data.proto); what holds no data has none.
 BITS = {
@@ -22,6 +26,10 @@ BITS = {
     "f8e5m2": 8, "f8e5m2fnuz": 8, "f8e8m0fnu": 8,
     "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128,
 }  # fmt: skip
+
+#: What profilers of GPUs call the types whose names no rule gives.
+_TYPE_NAMES = {"pred": "bool", "bf16": "bfloat16", "c64": "complex64", "c128": "complex128"}
+_TYPE_KINDS = {"s": "int", "u": "uint", "f": "float"}
 
 #: No job has more devices, and no tensor more bytes; beyond that, a number is damage.
 MOST_DEVICES = 1 << 22
@@ -73,6 +81,33 @@ class Shape:
         if not 0 <= size <= MOST_BYTES:
             raise HloError(f"impossible shape {list(self.dims)} of {self.dtype}")
         return size
+
+
+def common_dtype(shapes: Iterable[Shape]) -> str:
+    """Type of the elements of all shapes, by PyTorch's names; empty if it is not the same for all.
+
+    Examples
+    --------
+    >>> common_dtype([Shape("bf16", (8,))]), common_dtype([Shape("f8e4m3fn", (8,))])
+    ('bfloat16', 'float8_e4m3fn')
+    >>> common_dtype([Shape("f32", (8,)), Shape("s32", (8,))])
+    ''
+    """
+    found = set()
+    waiting = list(shapes)
+    while waiting:
+        shape = waiting.pop()
+        if shape.dtype == "tuple":
+            waiting += shape.parts
+        elif BITS.get(shape.dtype):
+            found.add(shape.dtype)
+    if len(found) != 1:
+        return ""
+    dtype = found.pop()
+    if dtype in _TYPE_NAMES:
+        return _TYPE_NAMES[dtype]
+    bits, _, rest = dtype[1:].partition("e")
+    return f"{_TYPE_KINDS[dtype[0]]}{bits}{f'_e{rest}' if rest else ''}"
 
 
 @dataclass(frozen=True, slots=True)

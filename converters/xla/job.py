@@ -181,6 +181,38 @@ def number_devices(profiles: list[Profile]) -> tuple[list[tuple[int, Profile, De
     return sorted(numbered, key=lambda entry: entry[0]), assumption
 
 
+def check_programs(jobs: list[JobDevice]) -> None:
+    """Refuse profiles of which one did not run the program that the other spent its time in.
+
+    All hosts of a job run the same compiled programs, of the same fingerprint.
+
+    Parameters
+    ----------
+    jobs : list of JobDevice
+        All devices with all their runs.
+
+    Raises
+    ------
+    TraceError
+        If the profiles are of different jobs.
+    """
+    times: dict[Path, Counter[str]] = {}
+    for job in jobs:
+        time = times.setdefault(job.profile.path, Counter())
+        for run in job.runs:
+            if run.module:
+                time[run.module] += run.end_ps - run.start_ps
+    mains = {path: max(sorted(t), key=lambda m: t[m]) for path, t in times.items() if t}
+    for path, main in mains.items():
+        other = next((p for p, time in times.items() if p in mains and main not in time), None)
+        if other is not None:
+            raise TraceError(
+                f"is of another job: its main program is {main}, which did not run in {other.name} "
+                f"(whose main program is {mains[other]}); give the profiles of one job",
+                file=path,
+            )
+
+
 def largest_id(devices: list[list[Leaf]]) -> int:
     """Largest id in any replica group or pair of what was executed, -1 if there is none."""
     largest = -1

@@ -90,6 +90,11 @@ def report_conversion(
     ]
     if until_needed:
         assumed["transfers that nobody waited for: until they were needed"] += until_needed
+    coverage.warnings += [
+        f"{count} {text}; if it communicates, no other network changes what it takes"
+        for text, count in sorted(assumed.items())
+        if count and text.endswith(": taken as computation")
+    ]
     coverage.assumed += [f"{count} {text}" for text, count in sorted(assumed.items()) if count]
     coverage.dropped += [
         Dropped(what, count, why) for (what, why), count in sorted(dropped.items()) if count

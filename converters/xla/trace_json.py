@@ -17,6 +17,7 @@ import numpy as np
 from ...base.errors import TraceError
 from ..kineto.decode import Row, RowDecoder, decode_args
 from ..kineto.stream import BLOCK_BYTES, CutShortError, EventStream, TextBlocks
+from .collectives import may_communicate
 from .events import ABSENT, LONGEST_PS, Annotation, Device, Line, OpInfo, Platform, Profile
 from .xplane import TPU_LINES, host_of
 
@@ -120,6 +121,7 @@ class _Reader:
         self._ops: dict[tuple[str, str, str, str], int] = {}
         self._annotations: list[tuple[int | str, str, int, int, int]] = []
         self._untimed = 0
+        self._lost: list[str] = []
         self._last_ps = 0
 
     def add(self, rows: list[Row]) -> None:
@@ -139,6 +141,8 @@ class _Reader:
             start, duration = _ps(row.ts), _ps(row.dur)
             if start is None or duration is None or duration < 0:
                 self._untimed += 1
+                if may_communicate(_op(row.name, args.long_name, args.hlo_category, "")):
+                    self._lost.append(row.name)
                 continue
             self._last_ps = max(self._last_ps, start)
             if args.step_num != "":
@@ -221,6 +225,12 @@ class _Reader:
         if decoder.repaired:
             profile.warnings.append(f"{decoder.repaired} damaged events were read in part")
         profile.skip("events", "no time", self._untimed)
+        if self._lost:
+            profile.warnings.append(
+                f"{len(self._lost)} events that are or may be communication ({self._lost[0]} for "
+                "one) have no time that can be read and are left out: no other network changes "
+                "what they took"
+            )
         return profile
 
     def _add_host(

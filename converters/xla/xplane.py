@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from ...base.errors import TraceError
 from ..kineto.sniff import GZIP_MAGIC
 from ..kineto.stream import CutShortError, TextBlocks
+from .collectives import may_communicate
 from .events import ABSENT, LONGEST_PS, Annotation, Device, Line, OpInfo, Platform, Profile
 from .hlo import MOST_DEVICES, HloError
 from .hlo_proto import parse_program
@@ -332,6 +333,13 @@ class _Reader:
             bad = line.dur_ps < 0
             if bad.any():
                 self._profile.skip(f"events of {name}", "negative duration", int(bad.sum()))
+                lost = [o for o in line.op[bad].tolist() if may_communicate(device.ops[o])]
+                if lost:
+                    self._profile.warnings.append(
+                        f"{len(lost)} events that are or may be communication "
+                        f"({device.ops[lost[0]].name} for one) have a negative duration and are "
+                        "left out: no other network changes what they took"
+                    )
                 line = line.take(~bad)
             device.lines.append(line)
 
