@@ -280,12 +280,35 @@ def _read_groups(job: _Job, prefix: str, given: Path | None) -> dict[str, tuple[
     if path is None:
         return {}
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-        return {str(int(key)): tuple(int(npu) for npu in npus) for key, npus in table.items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        table = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+        return {_number(key): _members(npus) for key, npus in table.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise TraceError(
             f'is not a file of communicator groups {{"1": [npus], ...}} ({error})', file=path
         ) from error
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a group is given twice")
+    return found
+
+
+def _number(key: str) -> str:
+    """Take numbers only as everybody writes them; as text they are what nodes name."""
+    if str(int(key)) != key:
+        raise ValueError(f"group {key!r} is not written as {int(key)}")
+    return key
+
+
+def _members(npus: object) -> tuple[int, ...]:
+    if not isinstance(npus, list):
+        raise TypeError(f"{npus!r} is no list")
+    for npu in npus:
+        if type(npu) is not int:
+            raise TypeError(f"{npu!r} is no rank")
+    return tuple(npus)
 
 
 def _join_collectives(job: _Job, table: dict[str, tuple[int, ...]]) -> None:

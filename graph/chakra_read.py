@@ -251,7 +251,7 @@ def _check_groups(job: fmt.JobTables, readers: list[_RankReader], file: Path) ->
     }
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TraceError(f"is not a file of communicator groups ({error})", file=file) from error
     if found != {key: npus for key, npus in wanted.items() if len(npus) > 1}:
         raise TraceError("has other groups than the files of the ranks beside it", file=file)

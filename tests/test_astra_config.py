@@ -138,6 +138,12 @@ def test_files_are_what_astra_sim_reads_with_the_reasons_as_comments(tmp_path: P
     assert read_memory(tmp_path / "new" / "memory.json") == config.memory
     text = (tmp_path / "new" / "network.yml").read_text()
     assert "# lost: scaleup: the base of a collective (8.2 us)" in text
+    with pytest.raises(UsageError, match=r"network\.yml: is there already"):
+        write_astra_config(config, tmp_path / "new")
+    (tmp_path / "half" / "system.json").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"system\.json: is there already"):
+        write_astra_config(config, tmp_path / "half")
+    assert [entry.name for entry in (tmp_path / "half").iterdir()] == ["system.json"]
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="file"):
         write_astra_config(config, tmp_path / "file" / "new")

@@ -359,6 +359,13 @@ def test_the_command_writes_a_guide(call: Any, tmp_path: Path) -> None:
     code, out, err = call(*common, "-o", tmp_path / "more", "--preset", tmp_path / "torus.yaml")
     assert (code, out) == (1, "")
     assert "torus" in err
+    code, out, err = call(*common, "-o", tmp_path / "none", "--factor", "3")
+    assert (code, out) == (2, "")
+    assert "goes with --resource" in err
     code, out, _ = call(*common, "-o", tmp_path / "third")
     assert code == 0
     assert "Switch 4 x Switch 4" in out
+    (tmp_path / "et" / "whatif.comm_groups.json").write_text("[" * 100_000)
+    code, out, err = call(*common, "-o", tmp_path / "deep")
+    assert (code, out) == (1, "")
+    assert "is not a file of communicator groups" in " ".join(err.split())

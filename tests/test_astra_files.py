@@ -11,6 +11,7 @@ from chakra.schema.protobuf import et_def_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 from whatif.base.errors import GraphError, NetworkError, TraceError
+from whatif.graph.chakra import read_et
 from whatif.simulator.astra.files import (
     MemoryFile,
     NetworkFile,
@@ -23,6 +24,7 @@ from whatif.simulator.astra.files import (
     read_memory,
     read_network,
     read_system,
+    unknown_keys,
     write_groups,
     write_memory,
     write_network,
@@ -102,6 +104,7 @@ def test_integers_and_other_keys_are_taken_as_astra_sim_does(tmp_path: Path) -> 
     [
         ({"topology": ["Torus"]}, "topology"),
         ({"npus_count": [1]}, "npus_count"),
+        ({"npus_count": [10**400]}, "npus_count"),
         ({"npus_count": ["many"]}, "npus_count[0]"),
         ({"bandwidth": [0]}, "bandwidth"),
         ({"bandwidth": [50, 50]}, "bandwidth"),
@@ -171,6 +174,152 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     assert caught.value.file == str(file)
 
 
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"latency": [1e300]}, "latency: 1e+300 is more than the 1,000,000,000,000 ns"),
+        ({"latency": [1e19]}, "latency: 1e+19 is more than"),
+        ({"latency": ["nan"]}, "latency: nan is no number"),
+        ({"latency": [float("inf")]}, "latency: inf is not finite"),
+        ({"latency": [10**400]}, "is too large|latency"),
+        ({"bandwidth": [1e-300]}, "bandwidth: 1e-300 is less than the 1e-06 GiB/s"),
+        ({"bandwidth": [1e10]}, "bandwidth: 10000000000.0 is more than"),
+        ({"bandwidth": [float("nan")]}, "bandwidth: nan is no number"),
+        ({"bandwidth": [-1]}, "bandwidth: -1.0 is negative"),
+    ],
+)
+def test_numbers_of_a_network_have_limits(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(NetworkError) as caught:
+        check_network(NETWORK | change)
+    assert any(part in str(caught.value) for part in words.split("|"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("endpoint-delay", "NaN", "nan is no number"),
+        ("endpoint-delay", "Infinity", "inf is not finite"),
+        ("endpoint-delay", "1e300", "is more than the 1,000,000,000,000 ns"),
+        ("endpoint-delay", "1e19", "is more than"),
+        ("endpoint-delay", "-10", "-10.0 is negative"),
+        ("local-mem-bw", "NaN", "nan is no number"),
+        ("local-mem-bw", "1e-300", "is less than the 1e-06 GB/s"),
+        ("local-mem-bw", "-1", "-1.0 is negative"),
+        ("local-mem-bw", "Infinity", "inf is not finite"),
+        ("peak-perf", "1e300", "is more than"),
+        ("preferred-dataset-splits", str(1 << 70), "is more than the 1,000,000"),
+        ("preferred-dataset-splits", "1000000000", "is more than the 1,000,000"),
+        ("preferred-dataset-splits", "-1", "-1 is negative"),
+        ("active-chunks-per-dimension", str(1 << 70), "is more than the 1,000,000"),
+        ("all-reduce-implementation", f'["direct{"1" * 5000}"]', "knows no algorithm 'direct111"),
+    ],
+)
+def test_numbers_of_a_system_have_limits(tmp_path: Path, key: str, value: str, words: str) -> None:
+    file = tmp_path / "system.json"
+    file.write_text(f'{{"{key}": {value}}}')
+    with pytest.raises(NetworkError) as caught:
+        read_system(file)
+    assert (caught.value.file, caught.value.place) == (str(file), key)
+    assert words in caught.value.message
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("key", ["remote-mem-latency", "remote-mem-bw", "num-npus-per-node"])
+@pytest.mark.parametrize("value", [int("9" * 30), 1 << 70, -1])
+def test_numbers_of_a_memory_have_limits(key: str, value: int) -> None:
+    memory = {"memory-type": "MEMORY_POOL", "remote-mem-bw": 1} | {key: value}
+    with pytest.raises(NetworkError, match=r"is more than|is negative") as caught:
+        check_memory(memory)
+    assert caught.value.place == key
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"1": []}', "group 1: has no member"),
+        ('{"01": [0, 1]}', "group 01: is not written as 1"),
+        ('{"1_0": [0, 1]}', "group 1_0: is not written as 10"),
+        ('{"1": [0, 1], "1": [2, 3]}', "key '1': is given twice"),
+        ('{"1": [0, -1]}', "rank -1 is one that the network does not have"),
+        ('{"1": [0, 1180591620717411303424]}', "that the network does not have"),
+        ('{"99999999999": [0, 1]}', "is more than"),
+        (DEEP, "is nested too deeply"),
+    ],
+)
+def test_groups_that_could_be_misread_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "groups.json"
+    file.write_text(text)
+    with pytest.raises(NetworkError) as caught:
+        read_groups(file)
+    assert str(caught.value).startswith(f"{file}")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("network.yml", f"topology: {DEEP}", "nested too deeply"),
+        ("network.yml", "latency: [1]\nlatency: [2]\n", "'latency' is given twice"),
+        ("system.json", DEEP, "nested too deeply"),
+        ("system.json", '{"endpoint-delay": 1, "endpoint-delay": 2}', "'endpoint-delay': is given"),
+        ("memory.json", '{"memory-type": 1, "memory-type": 2}', "'memory-type': is given"),
+    ],
+)
+def test_nesting_and_keys_given_twice_are_refused(
+    tmp_path: Path, name: str, text: str, words: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    read = {"network.yml": read_network, "system.json": read_system, "memory.json": read_memory}
+    with pytest.raises(NetworkError) as caught:
+        read[name](file)  # type: ignore[operator]
+    assert caught.value.file == str(file)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (DEEP, "recursion"),
+        ('{"1": [0, 1e999]}', "inf is no rank"),
+        ('{"1": [0.9, 1]}', "0.9 is no rank"),
+        ('{"1": [true, 0]}', "True is no rank"),
+        ('{"1": "01"}', "'01' is no list"),
+        ('{"01": [0, 1]}', "group '01' is not written as 1"),
+        ('{"1": [0, 1], "1": [1, 0]}', "a group is given twice"),
+    ],
+)
+def test_groups_beside_the_traces_of_others_are_read_strictly(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    node = collective("int64_val", "bool_val")
+    compute = et_def_pb2.Node(id=3, name="c", type=et_def_pb2.COMP_NODE, duration_micros=9)
+    for rank in range(2):
+        write_et(tmp_path / f"job.{rank}.et", [node, compute], version="0.0.4")
+    file = tmp_path / "job.comm_groups.json"
+    file.write_text(text)
+    with pytest.raises(TraceError, match="communicator groups") as caught:
+        read_et(tmp_path)
+    assert caught.value.file == str(file)
+    assert words in str(caught.value)
+
+
+def test_keys_that_astra_sim_does_not_know_are_named(tmp_path: Path) -> None:
+    network, system, memory = (tmp_path / name for name in ("n.yml", "s.json", "m.json"))
+    network.write_text("topology: [Ring]\nbandwith: [1]\n")
+    system.write_text('{"endpoint_delay": 1, "boost-mode": 1, "endpoint-delay": 2}')
+    memory.write_text('{"memory_type": "MEMORY_POOL"}')
+    found = [
+        *unknown_keys(network, NetworkFile),
+        *unknown_keys(system, SystemFile),
+        *unknown_keys(memory, MemoryFile),
+    ]
+    assert [line.split("'")[1] for line in found] == ["bandwith", "endpoint_delay", "memory_type"]
+
+
 def varint(value: int) -> bytes:
     """As protobuf writes lengths."""
     out = bytearray()
@@ -227,6 +376,8 @@ def test_attributes_of_any_integer_type_read_the_same(
         ({"pg_name": {"string_val": "00"}}, "communicator 0"),
         ({"comm_size": {"double_val": 1.0}}, "takes nothing but integers"),
         ({"comm_size": {"uint64_val": (1 << 64) - 1}}, "more than 62 bits"),
+        ({"involved_dim": {"int64_val": 1}}, "involved_dim is 1, no list of truth values"),
+        ({"involved_dim": {"string_val": "10"}}, "involved_dim is '10', no list"),
     ],
 )
 def test_attributes_that_astra_sim_cannot_read_are_refused(
@@ -239,6 +390,24 @@ def test_attributes_that_astra_sim_cannot_read_are_refused(
     with pytest.raises(GraphError, match=words) as caught:
         read_workload(tmp_path / "job")
     assert (caught.value.rank, caught.value.place) == (0, "node 1 (reduce)")
+
+
+def test_durations_have_a_limit(tmp_path: Path) -> None:
+    node = et_def_pb2.Node(id=1, name="c", type=et_def_pb2.COMP_NODE, duration_micros=1 << 55)
+    write_et(tmp_path / "job.0.et", [node], version="0.0.4")
+    with pytest.raises(GraphError, match=f"duration_micros is {1 << 55}, more than") as caught:
+        read_workload(tmp_path / "job")
+    assert (caught.value.rank, caught.value.place) == (0, "node 1 (c)")
+
+
+def test_files_of_ranks_that_the_network_lacks_are_counted(tmp_path: Path) -> None:
+    node = et_def_pb2.Node(id=1, name="c", type=et_def_pb2.COMP_NODE)
+    for rank in range(3):
+        write_et(tmp_path / f"job.{rank}.et", [node], version="0.0.4")
+    assert read_workload(tmp_path / "job", ranks=2).warnings == [
+        "1 of 3 .et files are left out: the network has 2 ranks"
+    ]
+    assert not read_workload(tmp_path / "job", ranks=3).warnings
 
 
 def test_a_truncated_trace_is_refused(tmp_path: Path) -> None:

@@ -417,6 +417,40 @@ def test_computations_without_operations_overflow_the_clock_the_second_time() ->
         run(job([(0, COMP, [], empty), (1, COMP, [0], empty)], other), experiment)
 
 
+def test_what_is_longer_than_the_clock_is_refused_not_wrapped() -> None:
+    """Neither one message, nor the sum of many nodes that are short enough each."""
+    with pytest.raises(GraphError, match="takes longer than the engine counts") as caught:
+        run(everywhere(CommType.ALL_REDUCE, 1 << 60, 2), setting([2]))
+    assert (caught.value.rank, caught.value.place) == (0, "node 0 (n0, COMM_COLL_NODE)")
+    longest = 10**12
+    rows: list[Row] = [(i, COMP, [i - 1] if i else [], {"us": longest}) for i in range(10_000)]
+    few = run(job(rows[:2000], rows[:1]), setting([2]))
+    assert few.finish == [2000 * longest * 1000, longest * 1000]
+    for count in (2500, 5000, 10_000):
+        with pytest.raises(GraphError, match="64 bits, overflow"):
+            run(job(rows[:count], rows[:1]), setting([2]))
+    ops: list[Row] = [(0, COMP, [], {"num_ops": 1 << 61, "tensor_size": 1})]
+    with pytest.raises(GraphError, match="longer by the roofline") as caught:
+        run(job(ops, ops), setting([2], roofline_enabled=True, peak_perf=1e-6))
+    assert caught.value.place == "node 0 (n0, COMP_NODE)"
+
+
+@pytest.mark.parametrize("recurrences", [True, False])
+def test_the_slowest_network_that_is_taken_does_not_wrap(recurrences: bool) -> None:
+    """Six messages of 1e12 ns each and 0.2 ms on the wire."""
+    experiment = setting([4], latency=1e12)
+    outcome = run(everywhere(CommType.ALL_REDUCE, MIB, 4), experiment, recurrences=recurrences)
+    wire = 262144 * 1000000000 // (100 * 1073741824)
+    assert outcome.finish == [10 + 6 * (10**12 + wire + 10) + 3 * 393] * 4
+
+
+def test_tables_that_no_memory_holds_are_refused() -> None:
+    experiment = setting([64], preferred_dataset_splits=1_000_000)
+    with pytest.raises(NetworkError, match="more than 20,000,000 in all") as caught:
+        run(everywhere(CommType.ALL_REDUCE, 1 << 30, 64), experiment)
+    assert caught.value.place == "preferred-dataset-splits"
+
+
 def test_what_a_cycle_keeps_from_running_is_warned_of_and_not_checked() -> None:
     lost = {"comm_type": 9}
     rows: list[Row] = [(0, COMP, [], {"us": 1}), (1, COLL, [2], lost), (2, COMP, [1], {})]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from whatif.base.errors import UsageError
@@ -12,9 +13,6 @@ import whatif
 
 from .test_astra_external import EXAMPLE, write_case
 from .test_cli import call
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["call"]
 
@@ -92,6 +90,53 @@ def test_what_does_not_go_together_is_refused(
     code, out, err = call(*experiment(tmp_path), *more)
     assert (code, out) == (2, "")
     assert words in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--network", "dgx_h100"), "--network goes with a trace"),
+        (("--rank-map", "map.json"), "--rank-map goes with a trace"),
+        (("--model", "serial"), "--model goes with a trace"),
+        (("--step", "1"), "--step goes with a trace"),
+        (("--astra-sim-bin", "bin"), "--astra-sim-bin goes with --engine astra-sim"),
+        (("--astra-option", "injection-scale=nan"), "injection-scale is not between"),
+        (("--astra-option", "injection-scale=inf"), "injection-scale is not between"),
+        (("--astra-option", "injection-scale=1e300"), "injection-scale is not between"),
+        (("--astra-option", "injection-scale=-1"), "injection-scale is not between"),
+        (("--astra-option", "num-queues-per-dim=100000000"), "num-queues-per-dim is not between"),
+        (("--astra-option", f"num-queues-per-dim={'9' * 20}"), "num-queues-per-dim is not between"),
+        (("--astra-option", f"num-queues-per-dim={'9' * 5000}"), "makes no sense"),
+    ],
+)
+def test_options_without_effect_or_sense_are_refused(
+    call: Any, tmp_path: Path, more: tuple[str, ...], words: str
+) -> None:
+    code, out, err = call(*experiment(tmp_path), "--semantics", "astra", *more)
+    assert (code, out) == (2, "")
+    assert words in " ".join(err.split())
+
+
+def test_misspelt_keys_are_warned_of_and_settings_name_their_file(
+    call: Any, tmp_path: Path
+) -> None:
+    arguments = (*experiment(tmp_path), "--semantics", "astra", "--json")
+    system, network = Path(arguments[6]), Path(arguments[4])
+    told = json.loads(system.read_text())
+    system.write_text(json.dumps(told | {"endpoint_delay": 5}))
+    code, out, _ = call(*arguments)
+    assert code == 0
+    assert any("'endpoint_delay'" in line for line in json.loads(out)["warnings"])
+    system.write_text(json.dumps(told | {"endpoint-delay": -10}))
+    code, _, err = call(*arguments)
+    assert code == 1
+    assert "endpoint-delay: -10.0 is negative" in " ".join(err.split())
+    assert "json" in err
+    system.write_text(json.dumps(told))
+    network.write_text(network.read_text().replace("4", "8", 1))
+    code, _, err = call(*arguments)
+    assert code == 1
+    assert f"{network.name}, npus_count: the network has 8 ranks" in " ".join(err.split())
 
 
 def test_files_of_an_experiment_are_named_where_they_lack(call: Any, tmp_path: Path) -> None:

@@ -301,13 +301,26 @@ def write_astra_config(config: AstraConfig, directory: Path) -> None:
     Raises
     ------
     UsageError, NetworkError
-        If they cannot be written.
+        If they cannot be written, or one of them is there already. After an error nothing is
+        written.
     """
+    from .reports.astra import MEMORY_FILE, NETWORK_FILE, SYSTEM_FILE
+
+    for name in (NETWORK_FILE, SYSTEM_FILE, MEMORY_FILE):
+        if (directory / name).exists():
+            raise UsageError("is there already; choose another directory", file=directory / name)
+    made = not directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".whatif-", dir=directory) as name:
+            work = Path(name)
+            _write_settings(work, config.network, config.system, config.memory, config.notes)
+            _move(work, directory)
     except OSError as error:
         raise UsageError(f"cannot be written: {error.strerror}", file=directory) from error
-    _write_settings(directory, config.network, config.system, config.memory, config.notes)
+    finally:
+        if made and directory.exists() and not any(directory.iterdir()):
+            directory.rmdir()
 
 
 def _write_settings(

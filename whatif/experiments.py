@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from .base.errors import UsageError
+from .base.errors import NetworkError, UsageError
 from .base.progress import Progress, silent
 from .conversion import announce_compilation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from .graph.columns import DependencyModel, ExecutionGraph
     from .simulations import RankMap, Trace
@@ -26,6 +27,9 @@ Engine = Literal["whatif", "astra-sim"]
 
 #: Options of ASTRA-sim's command line that have an effect, and what they are in an experiment.
 _OPTIONS = ("num-queues-per-dim", "injection-scale", "rendezvous-protocol")
+
+# With it the longest delay of a file still fits into the clock.
+_MOST_SCALE = 100_000
 
 
 def simulate_astra(
@@ -93,6 +97,16 @@ def simulate_astra(
     from .simulator.astra.parity import run
 
     given = (et, astra_network, astra_system, astra_groups, astra_memory)
+    if engine == "whatif" and astra_sim_bin is not None:
+        raise UsageError("--astra-sim-bin goes with --engine astra-sim")
+    for option, value in (
+        ("--network", network),
+        ("--rank-map", rank_map),
+        ("--model", model),
+        ("--step", steps),
+    ):
+        if et is not None and value is not None:
+            raise UsageError(f"{option} goes with a trace; .et files are taken as they are")
     if (trace is None) == (et is None):
         raise UsageError("name either a trace or the .et files of an experiment")
     if trace is not None and any(value is not None for value in given):
@@ -120,15 +134,18 @@ def simulate_astra(
     if binary is None:
         announce_compilation(progress)
         progress("simulating under ASTRA-sim's physics", 0, 0)
-        outcome = run(case.workload, case.experiment)
+        with case.naming_files():
+            outcome = run(case.workload, case.experiment)
         step_ns = case.step_ns(outcome)
         return _result(case, outcome.finish, outcome.exposed, outcome.warnings, step_ns=step_ns)
     with tempfile.TemporaryDirectory(prefix="whatif-") as name:
         files = case.files or case.write(Path(name))
-        told = run_external(
-            binary, files, case.workload, case.experiment, limits=limits, progress=progress
-        )
-    return _result(case, told.finish_cycles, told.exposed_cycles, told.warnings, binary=str(binary))
+        with case.naming_files():
+            told = run_external(
+                binary, files, case.workload, case.experiment, limits=limits, progress=progress
+            )
+    warnings = [*case.workload.warnings, *told.warnings]
+    return _result(case, told.finish_cycles, told.exposed_cycles, warnings, binary=str(binary))
 
 
 class _Case(NamedTuple):
@@ -140,6 +157,26 @@ class _Case(NamedTuple):
     files: ExperimentFiles | None = None
     graph: ExecutionGraph | None = None
     job: AstraJob | None = None
+    warnings: tuple[str, ...] = ()
+
+    @contextmanager
+    def naming_files(self) -> Iterator[None]:
+        """Name the file of a setting that only turns out to be wrong beside the trace."""
+        from .simulator.astra.files import NetworkFile
+
+        try:
+            yield
+        except NetworkError as error:
+            if error.file is not None or error.place is None or self.files is None:
+                raise
+            file: Path | None = self.files.system
+            if error.place in NetworkFile.__struct_fields__:
+                file = self.files.network
+            elif error.place in _OPTIONS:
+                file = None
+            raise NetworkError(
+                error.message, file=file, rank=error.rank, place=error.place
+            ) from error
 
     def with_options(self, backend: str, options: Mapping[str, str]) -> _Case:
         """Choose the backend, and take options of ASTRA-sim's command line.
@@ -152,6 +189,7 @@ class _Case(NamedTuple):
         from dataclasses import replace
 
         from .simulator.astra.experiment import Backend
+        from .simulator.astra.files import MOST_PIECES
 
         if backend not in list(Backend):
             raise UsageError(f"there is no backend {backend!r}; there are {', '.join(Backend)}")
@@ -160,17 +198,24 @@ class _Case(NamedTuple):
             raise UsageError(
                 f"ASTRA-sim has no option {unknown!r} of effect; it has {', '.join(_OPTIONS)}"
             )
-        queues, scale, rendezvous = (options.get(name) for name in _OPTIONS)
+        given_queues, given_scale, rendezvous = (options.get(name) for name in _OPTIONS)
         try:
+            queues, scale = int(given_queues or 1), float(given_scale or 1)
             experiment = replace(
                 self.experiment,
                 backend=Backend(backend),
-                queues_per_dim=int(queues or 1),
-                injection_scale=float(scale or 1),
+                queues_per_dim=queues,
+                injection_scale=scale,
                 rendezvous={"true": True, "false": False}[(rendezvous or "false").lower()],
             )
         except (ValueError, KeyError) as error:
             raise UsageError(f"a value of ASTRA-sim's options makes no sense: {error}") from error
+        for name, value, least, most in (
+            (_OPTIONS[0], queues, 1, MOST_PIECES),
+            (_OPTIONS[1], scale, 0, _MOST_SCALE),
+        ):
+            if not least <= value <= most:  # which NaN is not, either
+                raise UsageError(f"{name} is not between {least} and {most:,}")
         return self._replace(experiment=experiment)
 
     def step_ns(self, outcome: Outcome) -> int | None:
@@ -245,10 +290,13 @@ def _of_files(et: Path, settings: Sequence[str | Path | None], progress: Progres
     from .simulator.astra.external import ExperimentFiles
     from .simulator.astra.files import (
         MemoryFile,
+        NetworkFile,
+        SystemFile,
         read_groups,
         read_memory,
         read_network,
         read_system,
+        unknown_keys,
     )
     from .simulator.astra.workload import read_workload
 
@@ -261,6 +309,9 @@ def _of_files(et: Path, settings: Sequence[str | Path | None], progress: Progres
         groups={} if groups is None else read_groups(groups),
         memory=MemoryFile() if memory is None else read_memory(memory),
     )
+    unknown = [*unknown_keys(network, NetworkFile), *unknown_keys(system, SystemFile)]
+    if memory is not None:
+        unknown += unknown_keys(memory, MemoryFile)
     directory, prefix, _ = fmt.find_set(et)
     files = ExperimentFiles(directory / prefix, network, system, memory, groups)
     return _Case(
@@ -268,6 +319,7 @@ def _of_files(et: Path, settings: Sequence[str | Path | None], progress: Progres
         read_workload(et, ranks=experiment.network.ranks, progress=progress),
         experiment,
         files,
+        warnings=tuple(unknown),
     )
 
 
@@ -312,5 +364,5 @@ def _result(
         error_pct=error,
         folded=[] if job is None else list(job.inputs.folded),
         lost=[] if job is None else list(job.inputs.lost),
-        warnings=list(warnings),
+        warnings=[*case.warnings, *warnings],
     )

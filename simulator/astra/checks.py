@@ -35,6 +35,9 @@ _SUPPORTED = (
     CommType.REDUCE_SCATTER,
 )
 
+#: Most queues, and chunks of one collective, of all ranks together: they are kept in memory.
+_MOST_CELLS = 20_000_000
+
 
 def check_experiment(experiment: Experiment, ranks: int) -> None:
     """Refuse settings that ASTRA-sim does not take, or whose physics nobody specified.
@@ -55,6 +58,15 @@ def check_experiment(experiment: Experiment, ranks: int) -> None:
         raise NetworkError(f"{system.endpoint_delay} is negative", place="endpoint-delay")
     if experiment.queues_per_dim < 1:
         raise NetworkError(f"{experiment.queues_per_dim} queues per dimension")
+    for place, cells in (
+        ("num-queues-per-dim", experiment.queues_per_dim * len(network.topology)),
+        ("preferred-dataset-splits", system.preferred_dataset_splits),
+    ):
+        if cells * ranks > _MOST_CELLS:
+            raise NetworkError(
+                f"{cells} for each of {ranks} ranks are more than {_MOST_CELLS:,} in all",
+                place=place,
+            )
     if experiment.backend is Backend.AWARE:
         if len(network.topology) > 1:
             raise NetworkError(

@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
-import yaml
 
+from ...base.documents import DocumentError, read_yaml
 from ...base.errors import NetworkError
 from .names import IMPLEMENTATIONS, TOPOLOGIES, CommType, Implementation, implementation
 
@@ -27,6 +27,20 @@ if TYPE_CHECKING:
 Groups: TypeAlias = "dict[int, tuple[int, ...]]"
 
 T = TypeVar("T")
+
+#: Largest latency or delay that the files may hold, ns: a quarter of an hour. No sum of them in
+#: one message leaves 63 bits.
+MOST_NS = 1e12
+
+#: Smallest and largest bandwidth that the files may hold, GiB/s or GB/s; and peak performance in
+#: TFLOP/s.
+LEAST_RATE, MOST_RATE = 1e-6, 1e9
+
+#: Largest number of chunks or queues.
+MOST_PIECES = 1_000_000
+
+# Ranks and communicators are 32-bit integers to ASTRA-sim.
+_MOST_NUMBER = (1 << 31) - 1
 
 # ASTRA-sim reads a switch of its files as a number, and JSON has truth values, too.
 _Flag: TypeAlias = bool | int
@@ -179,12 +193,11 @@ def check_network(data: object, *, file: Path | None = None) -> NetworkFile:
                 file=file,
                 place="npus_count",
             )
+        _check_number(count, _MOST_NUMBER, "", file, "npus_count")
     for bandwidth in network.bandwidth:
-        if not 0 < bandwidth < math.inf:
-            raise NetworkError(f"{bandwidth} is not positive", file=file, place="bandwidth")
+        _check_rate(bandwidth, "GiB/s", file, "bandwidth")
     for latency in network.latency:
-        if not 0 <= latency < math.inf:
-            raise NetworkError(f"{latency} is negative", file=file, place="latency")
+        _check_number(latency, MOST_NS, " ns", file, "latency")
     return network
 
 
@@ -218,6 +231,20 @@ _REFUSED_KEYS = (
     "per-node-custom-implementation",
 )
 
+# Keys of system.json that ASTRA-sim reads, and that have no effect on the analytical backends.
+_IDLE_KEYS = (
+    "boost-mode",
+    "intra-dimension-scheduling",
+    "inter-dimension-scheduling",
+    "seed",
+    "L",
+    "o",
+    "g",
+    "G",
+    "trace-enabled",
+    "local-mem-trace-filename",
+)
+
 
 def read_system(path: Path) -> SystemFile:
     """Read system.json.
@@ -236,10 +263,21 @@ def check_system(data: object, *, file: Path | None = None) -> SystemFile:
     Raises
     ------
     NetworkError
-        If a value is of the wrong type, an algorithm has an unknown name (which ASTRA-sim refuses
-        even if it is never used), or algorithms are the user's own graphs.
+        If a value is of the wrong type or beyond its limit, an algorithm has an unknown name
+        (which ASTRA-sim refuses even if it is never used), or algorithms are the user's own graphs.
     """
     system = _convert(data, SystemFile, file)
+    _check_number(system.endpoint_delay, MOST_NS, " ns", file, "endpoint-delay")
+    for place, pieces in (
+        ("preferred-dataset-splits", system.preferred_dataset_splits),
+        ("active-chunks-per-dimension", system.active_chunks_per_dimension),
+    ):
+        _check_number(pieces, MOST_PIECES, "", file, place)
+    # Without them ASTRA-sim divides by zero, which the engine does as well.
+    if system.local_mem_bw:
+        _check_rate(system.local_mem_bw, "GB/s", file, "local-mem-bw")
+    if system.peak_perf:
+        _check_rate(system.peak_perf, "TFLOP/s", file, "peak-perf")
     for key in _REFUSED_KEYS:
         if isinstance(data, dict) and data.get(key):
             raise NetworkError(
@@ -249,9 +287,9 @@ def check_system(data: object, *, file: Path | None = None) -> SystemFile:
         for name in getattr(system, key.replace("-", "_")) or []:
             if implementation(name) is None:
                 raise NetworkError(
-                    f"ASTRA-sim knows no algorithm {name!r}; it knows ring, direct, direct<W>, "
-                    "halvingDoubling, doubleBinaryTree, oneRing, oneDirect, oneDirect<W>, "
-                    "oneHalvingDoubling",
+                    f"ASTRA-sim knows no algorithm {_short(name)}; it knows ring, direct, "
+                    "direct<W>, halvingDoubling, doubleBinaryTree, oneRing, oneDirect, "
+                    "oneDirect<W>, oneHalvingDoubling",
                     file=file,
                     place=key,
                 )
@@ -291,15 +329,15 @@ def check_memory(data: object, *, file: Path | None = None) -> MemoryFile:
         If a value is of the wrong type or makes no sense.
     """
     memory = _convert(data, MemoryFile, file)
-    if memory.memory_type != "NO_MEMORY_EXPANSION":
-        if memory.remote_mem_bw <= 0:
-            raise NetworkError(
-                f"{memory.remote_mem_bw} is not positive", file=file, place="remote-mem-bw"
-            )
-        if memory.remote_mem_latency < 0:
-            raise NetworkError(
-                f"{memory.remote_mem_latency} is negative", file=file, place="remote-mem-latency"
-            )
+    for place, value, most, unit in (
+        ("remote-mem-latency", memory.remote_mem_latency, MOST_NS, " ns"),
+        ("remote-mem-bw", memory.remote_mem_bw, MOST_RATE, " bytes/ns"),
+        ("num-nodes", memory.num_nodes, _MOST_NUMBER, ""),
+        ("num-npus-per-node", memory.num_npus_per_node, _MOST_NUMBER, ""),
+    ):
+        _check_number(value, most, unit, file, place)
+    if memory.memory_type != "NO_MEMORY_EXPANSION" and not memory.remote_mem_bw:
+        raise NetworkError("0 is not positive", file=file, place="remote-mem-bw")
     if memory.memory_type == "PER_NODE_MEMORY_EXPANSION" and memory.num_npus_per_node <= 0:
         raise NetworkError(
             f"{memory.num_npus_per_node} is not positive", file=file, place="num-npus-per-node"
@@ -336,16 +374,21 @@ def check_groups(data: Mapping[str, Any] | object, *, file: Path | None = None) 
     ------
     NetworkError
         If it is no mapping of numbers to lists of ranks, a number is not positive (0 is the world,
-        and ASTRA-sim aborts if a file gives it), or a rank is given twice.
+        and ASTRA-sim aborts if a file gives it) or not written plainly, so that it could be
+        another's, a group is empty, or a rank is given twice.
     """
     table = _convert(data, dict[str, list[int]], file)
     groups: Groups = {}
     for key, members in table.items():
-        place = f"group {key}"
+        place = f"group {_short(key)[1:-1]}"
         try:
             number = int(key)
         except ValueError:
             raise NetworkError("is not a number", file=file, place=place) from None
+        if str(number) != key:
+            raise NetworkError(f"is not written as {number}", file=file, place=place)
+        if number > _MOST_NUMBER:
+            raise NetworkError(f"is more than {_MOST_NUMBER}", file=file, place=place)
         if number <= 0:
             raise NetworkError(
                 "ASTRA-sim aborts unless the number of a group is positive: 0 is the world, which "
@@ -353,6 +396,15 @@ def check_groups(data: Mapping[str, Any] | object, *, file: Path | None = None) 
                 file=file,
                 place=place,
             )
+        if not members:
+            raise NetworkError("has no member", file=file, place=place)
+        for rank in members:
+            if not 0 <= rank <= _MOST_NUMBER:
+                raise NetworkError(
+                    f"rank {_short(rank)} is one that the network does not have",
+                    file=file,
+                    place=place,
+                )
         for first, second in pairwise(sorted(members)):
             if first == second:
                 raise NetworkError(
@@ -386,26 +438,102 @@ def _whole(value: object) -> object:
 def _convert(data: object, kind: type[T], file: Path | None, *, strict: bool = True) -> T:
     try:
         return msgspec.convert(data, kind, strict=strict)
+    except OverflowError as error:
+        raise NetworkError(f"has a number that is too large ({error})", file=file) from None
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at ")
         place = place.strip("`").removeprefix("$").removeprefix(".")
         raise NetworkError(message, file=file, place=place or None) from None
 
 
+def unknown_keys(path: Path, kind: type[NetworkFile | SystemFile | MemoryFile]) -> list[str]:
+    """Warn of keys that ASTRA-sim does not know, and ignores: they may be misspelt.
+
+    Parameters
+    ----------
+    path : Path
+        A file that could be read.
+    kind : type
+        What it holds.
+
+    Raises
+    ------
+    NetworkError
+        If it cannot be read any more.
+    """
+    data = _load_yaml(path) if kind is NetworkFile else _load_json(path)
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    if kind is SystemFile:
+        known.update(_REFUSED_KEYS, _IDLE_KEYS)
+    keys = data if isinstance(data, dict) else {}
+    return [
+        f"{path}: ASTRA-sim ignores the key {_short(key)}, which it does not know"
+        for key in keys
+        if key not in known
+    ]
+
+
+def _check_rate(value: float, unit: str, file: Path | None, place: str) -> None:
+    if value == 0:
+        raise NetworkError(f"{value:g} is not positive", file=file, place=place)
+    if 0 < value < LEAST_RATE:
+        raise NetworkError(
+            f"{value:g} is less than the {LEAST_RATE:g} {unit} that are the least",
+            file=file,
+            place=place,
+        )
+    _check_number(value, MOST_RATE, f" {unit}", file, place)
+
+
+def _check_number(value: float, most: float, unit: str, file: Path | None, place: str) -> None:
+    """Refuse what is no number between 0 and `most`."""
+    if value != value:  # NaN
+        reason = "is no number"
+    elif value in (math.inf, -math.inf):
+        reason = "is not finite"
+    elif value < 0:
+        reason = "is negative"
+    elif value > most:
+        reason = f"is more than the {most:,.0f}{unit} that are the most"
+    else:
+        return
+    raise NetworkError(f"{_short(value)} {reason}", file=file, place=place)
+
+
+def _short(value: object) -> str:
+    """Write what a file gives, in a message, whatever its length."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}...{text[-1]}"
+
+
 def _load_yaml(path: Path) -> object:
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return read_yaml(path.read_bytes())
+    except DocumentError as error:
+        raise NetworkError(
+            f"is not YAML that can be used ({error})", file=path, place=error.place
+        ) from error
+    except OSError as error:
         raise _unreadable(path, error) from error
-    except yaml.YAMLError as error:
-        raise NetworkError(f"is not YAML ({' '.join(str(error).split())})", file=path) from error
 
 
 def _load_json(path: Path) -> object:
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for key, value in pairs:
+            if key in found:
+                raise NetworkError("is given twice", file=path, place=f"key {_short(key)}")
+            found[key] = value
+        return found
+
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         raise NetworkError(f"is not JSON ({error})", file=path) from error
+    except RecursionError:
+        raise NetworkError("is nested too deeply", file=path) from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
 

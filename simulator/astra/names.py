@@ -86,7 +86,7 @@ _NAMES = {
     "oneDirect": Implementation(Algorithm.DIRECT, None, True),
     "oneHalvingDoubling": Implementation(Algorithm.HALVING_DOUBLING, None, True),
 }
-_WINDOWED = re.compile(r"(direct|oneDirect)([+-]?\d+)")
+_WINDOWED = re.compile(r"(direct|oneDirect)([+-]?[0-9]{1,9})")
 
 
 def implementation(name: str) -> Implementation | None:

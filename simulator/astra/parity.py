@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 _GARBAGE_NS = 1 << 61
 _GARBAGE_CYCLES = 1 << 63
 
+# What one thing may take, ns; twice the garbage and this still fit into 63 bits.
+_MOST_NS = 1 << 60
+
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
@@ -92,7 +95,7 @@ def run(workload: Workload, experiment: Experiment, *, recurrences: bool = True)
     GraphError
         Where ASTRA-sim aborts, or exits as if all were well although a rank never finished.
     """
-    used, collectives = _plan(workload, experiment)
+    used, collectives, longest_ns = _plan(workload, experiment)
     warnings = [
         *workload.warnings,
         *collectives.warnings,
@@ -104,7 +107,7 @@ def run(workload: Workload, experiment: Experiment, *, recurrences: bool = True)
         ),
     ]
     layout = _Layout(workload, experiment, collectives)
-    recurrences &= layout.can_recur
+    recurrences &= layout.can_recur and _fits_recurrences(collectives, longest_ns, workload.ranks)
     state, how = layout.play(recurrences=recurrences)
     if recurrences and (how != loop.DONE or (state.ranks["finish"] < 0).any()):
         if how == loop.DONE:
@@ -116,14 +119,14 @@ def run(workload: Workload, experiment: Experiment, *, recurrences: bool = True)
         state, how = layout.play(recurrences=False)
     finish = state.ranks["finish"]
     _refuse_abort(workload, state, how)
-    if (finish < 0).any():
-        raise explain_stall(*_stuck(workload, experiment, collectives, state))
-    if (finish >= 2 * _GARBAGE_NS).any():
+    if how == loop.OVERFLOW or (finish >= layout.clock_end).any():
         raise GraphError(
             "the cycles of ASTRA-sim's clock, which has 64 bits, overflow",
             file=workload.source,
             rank=int(np.argmax(finish)),
         )
+    if (finish < 0).any():
+        raise explain_stall(*_stuck(workload, experiment, collectives, state))
     warnings += _disorder(workload, state)
     if not recurrences:
         warnings += accepted_mismatches(workload, collectives, state.issued)
@@ -181,14 +184,60 @@ def _cycles(ns: int) -> int:
     return ns % _GARBAGE_NS + ns // _GARBAGE_NS * _GARBAGE_CYCLES
 
 
-def _plan(workload: Workload, experiment: Experiment) -> tuple[Bool, Collectives]:
-    """Check everything; the nodes that ever become ready, and what their collectives do."""
+def _plan(workload: Workload, experiment: Experiment) -> tuple[Bool, Collectives, float]:
+    """Check everything; what ever becomes ready, what its collectives do, the longest message."""
     check_experiment(experiment, workload.ranks)
     used = _reachable(workload)
     check_nodes(workload, experiment, used)
+    longest_ns = _longest_ns(workload, experiment, used)
     # In a replay collectives just take their time, as every node does.
     moving = np.zeros_like(used) if experiment.system.replay_only else used
-    return used, plan_collectives(workload, experiment, moving)
+    return used, plan_collectives(workload, experiment, moving), longest_ns
+
+
+def _longest_ns(workload: Workload, experiment: Experiment, used: Bool) -> float:
+    """Bound the time of one message with its reduction, from above.
+
+    Raises
+    ------
+    GraphError
+        If it could leave the integers of the engine, naming the node.
+    """
+    if experiment.system.replay_only:
+        return 0.0
+    network, memory = experiment.network, experiment.system.local_mem_bw
+    moving = used & np.isin(
+        workload.type,
+        (NodeType.COMM_COLL_NODE, NodeType.COMM_SEND_NODE, NodeType.COMM_RECV_NODE),
+    )
+    sizes = np.where(moving & (workload.size != ABSENT), workload.size, 0)
+    node = int(np.argmax(sizes))
+    # An all-gather ends with the bytes of all ranks.
+    most = float(sizes[node]) * workload.ranks
+    longest = (
+        max(network.latency) * workload.ranks
+        + most / min(network.bandwidth) / (1073741824 / 1000000000)
+        + (3 * most / memory if memory else 0.0)
+        + experiment.endpoint_delay_ns
+    )
+    if max(longest, most) >= _MOST_NS:
+        raise GraphError(
+            f"a message of {sizes[node]} bytes on this network takes longer than the engine counts "
+            f"({_MOST_NS:.0e} ns)",
+            file=workload.source,
+            rank=workload.rank_of(node),
+            place=workload.describe(node),
+        )
+    return longest
+
+
+def _fits_recurrences(collectives: Collectives, longest_ns: float, ranks: int) -> bool:
+    """Whether no collective can leave 63 bits, which only the clock of the events notices.
+
+    No phase of a chunk has more than four messages per rank one after the other.
+    """
+    pieces = (collectives.plans["count"] * collectives.plans["phases"]).max(initial=0)
+    return 4.0 * ranks * float(pieces) * longest_ns < _GARBAGE_NS
 
 
 def _dependants(workload: Workload) -> tuple[Int, Int]:
@@ -278,6 +327,8 @@ class _Layout:
     ----------
     can_recur : bool
         Whether any collective can be played by recurrences.
+    clock_end : int
+        Times of ranks that finish are less, ns: only garbage is as long as garbage.
     """
 
     def __init__(
@@ -293,6 +344,8 @@ class _Layout:
         self.can_recur = bool((collectives.plans["by_events"] == 0).any()) and not bool(
             np.isin(nodes["kind"], (loop.POOL, loop.SKIP)).any()
         )
+        garbage = bool((nodes["duration"] == _GARBAGE_NS).any())
+        self.clock_end = 2 * _GARBAGE_NS if garbage else _GARBAGE_NS
         network = experiment.network
         next_ptr, next_node = _dependants(workload)
         ready_ptr = np.zeros(loop.SLOTS * workload.ranks + 1, np.int64)
@@ -451,6 +504,7 @@ def _nodes(
         remote = experiment.memory
         size = workload.tensor_size[memory]
         nodes["duration"][memory] = remote.remote_mem_latency + size // remote.remote_mem_bw
+        _refuse_long(workload, memory & (nodes["duration"] >= _MOST_NS), "in remote memory")
         if remote.memory_type == "MEMORY_POOL":
             nodes["kind"][memory] = loop.POOL
         elif remote.memory_type == "PER_NODE_MEMORY_EXPANSION":
@@ -459,6 +513,17 @@ def _nodes(
     if system.roofline_enabled:
         _roofline(nodes, workload, experiment, (kind == NodeType.COMP_NODE) & ~on_cpu)
     return nodes
+
+
+def _refuse_long(workload: Workload, long: Bool, why: str) -> None:
+    if long.any():
+        node = int(np.argmax(long))
+        raise GraphError(
+            f"takes longer {why} than the engine counts ({_MOST_NS:.0e} ns)",
+            file=workload.source,
+            rank=workload.rank_of(node),
+            place=workload.describe(node),
+        )
 
 
 def _roofline(
@@ -474,4 +539,7 @@ def _roofline(
     with np.errstate(divide="ignore", invalid="ignore"):
         time = ops / perf * 1e9
     sound = np.isfinite(time)
+    long = np.zeros_like(timed)
+    long[timed] = sound & (time >= _MOST_NS)
+    _refuse_long(workload, long, "by the roofline")
     nodes["duration"][timed] = np.where(sound, np.where(sound, time, 0), _GARBAGE_NS)

@@ -33,6 +33,9 @@ ABSENT = -(1 << 62)
 # Numbers that columns hold beside it; ids, sizes and durations of real jobs are far smaller.
 _MOST = (1 << 62) - 1
 
+#: Largest duration of a node, us: eleven days. In ns many of them fit into 63 bits.
+_MOST_DURATION_US = 10**12
+
 #: Integer attributes, at the columns that hold them.
 _ATTRIBUTES = {
     "comm_type": "comm_type",
@@ -153,7 +156,8 @@ class Builder:
         Raises
         ------
         GraphError
-            If there is no node, a type or a dependency is unknown, or an attribute cannot be read.
+            If there is no node, a type or a dependency is unknown, a duration is longer than
+            1e12 us, or an attribute cannot be read.
         """
         rank = len(self._rank_ptr) - 1
         rows: dict[int, tuple[str, list[int]]] = {}
@@ -191,6 +195,10 @@ class Builder:
             self._dep_ptr.append(len(self._dep))
         self._rank_ptr.append(len(self._names))
 
+    def warn(self, warning: str) -> None:
+        """Say what of the input is left out."""
+        self._warnings.append(warning)
+
     def build(self) -> Workload:
         """Make the columns."""
         columns = np.concatenate(self._tables).T
@@ -213,7 +221,16 @@ class Builder:
     ) -> list[int]:
         if not 0 <= kind < _TYPES:
             raise ValueError(f"node type {kind} is none of the schema's")
+        if duration_us > _MOST_DURATION_US:
+            raise ValueError(
+                f"duration_micros is {duration_us}, more than the {_MOST_DURATION_US:,} us that "
+                "are the most"
+            )
         mask = attributes.get("involved_dim")
+        if mask is not None and not (
+            isinstance(mask, tuple | list) and _INTEGERS.issuperset(map(type, mask))
+        ):
+            raise ValueError(f"attribute involved_dim is {mask!r}, no list of truth values")
         tracked = "inputs" in attributes and "outputs" in attributes
         row = [
             ident,
@@ -280,6 +297,11 @@ def read_workload(path: Path, *, ranks: int | None = None, progress: Progress = 
     for npu, file in enumerate(files[:ranks]):
         progress("reading Chakra files", npu, len(files))
         builder.add_rank(_nodes(file), file)
+    if ranks is not None and len(files) > ranks:
+        builder.warn(
+            f"{len(files) - ranks} of {len(files)} .et files are left out: the network has "
+            f"{ranks} ranks"
+        )
     return builder.build()
 
 

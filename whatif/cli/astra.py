@@ -90,6 +90,8 @@ def export(
     whatif astra export --trace my_trace --resource scaleup_bw --factor 2 -o my_astra
     whatif astra export --trace my_trace --preset dgx_h100 --preset torus.yaml -o my_astra
     """  # noqa: D301 (an escape, which keeps the examples from being wrapped)
+    if factor and not resource:
+        raise typer.BadParameter("goes with --resource", param_hint="--factor")
     from ..astra import astra_export as run
     from ..reports.astra import astra_export_report
     from ..reports.machine import to_json
