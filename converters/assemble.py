@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..base.errors import TraceError
 from ..graph.columns import (
     SYMMETRIC,
     Collective,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 EAGER_BYTES = 64 * 1024
 #: Ends of a send and its receive that differ by more than this show an eager send.
 TOGETHER_NS = 20_000
+#: Times further from zero are no times: 146 years, which a clock of 64 bits still holds.
+MOST_NS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,18 @@ class _Transfers:
 
 
 def _times(rank: RankInput) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Start and end of each operation of a rank on the common clock, shape (ops,)."""
+    """Start and end of each operation of a rank on the common clock, shape (ops,).
+
+    Raises
+    ------
+    TraceError
+        If a time is further away than a clock of 64 bits reaches: a damaged number.
+    """
+    latest = max(map(abs, (*rank.nodes.start, *rank.nodes.end)), default=0)
+    if latest + abs(rank.offset_ns) > MOST_NS:
+        raise TraceError(
+            "has times that are centuries apart: a number in it is damaged", rank=rank.rank
+        )
     start = np.zeros(len(rank.ops), dtype=np.int64)
     end = np.zeros(len(rank.ops), dtype=np.int64)
     for node, op in enumerate(rank.nodes.op):
