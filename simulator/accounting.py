@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..base.compiling import compiled
 from ..graph.columns import Flavour
-from .event_loop import NEED_NOTHING, Program, Replay, array, compiled
+from .event_loop import NEED_NOTHING, Program, Replay, array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

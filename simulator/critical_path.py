@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..base.compiling import compiled
 from ..graph.columns import EdgeKind, Flavour
 from ..graph.compress import LAG as _LAG_PART
 from ..graph.steps import device_work
@@ -21,7 +22,6 @@ from .event_loop import (
     NEED_NOTHING,
     Program,
     Replay,
-    compiled,
 )
 
 if TYPE_CHECKING:

@@ -33,22 +33,19 @@ References
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import numba
 import numpy as np
 
+from ..base.compiling import compiled, inlined
 from ..graph.columns import EdgeKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     Int = NDArray[np.int64]
     Float = NDArray[np.float64]
 
-F = TypeVar("F", bound="Callable[..., Any]")
 
 # What a node waits for between its start and its end.
 NEED_NOTHING = 0  # it computes
@@ -72,19 +69,6 @@ _START_EDGE = int(EdgeKind.START)
 
 # Rates and levels closer than this are the same: they differ by rounding alone.
 _SAME = 1e-12
-
-
-def compiled(function: F) -> F:
-    """Compile with Numba, cached on disk where some folder can be written."""
-    try:
-        return cast("F", numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # neither the package's folder nor the user's cache is writable
-        return cast("F", numba.njit(nogil=True)(function))
-
-
-def inlined(function: F) -> F:
-    """Compile into the callers; handing a `Program` over costs more than most functions do."""
-    return cast("F", numba.njit(inline="always")(function))
 
 
 def array(values: NDArray[Any], dtype: type[np.generic]) -> NDArray[Any]:

@@ -9,28 +9,17 @@ Reference: https://protobuf.dev/programming-guides/encoding/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numba
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from ...base.compiling import compiled
 
+if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Bits of a packed place of text that hold its length; longer text is cut.
 TEXT_BITS = 20
-
-
-F = TypeVar("F", bound="Callable[..., Any]")
-
-
-def _compiled(function: F) -> F:
-    try:
-        return cast("F", numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # neither the package's folder nor the user's cache is writable
-        return cast("F", numba.njit(nogil=True)(function))
 
 
 class DamagedError(Exception):
@@ -60,7 +49,7 @@ class Fields(NamedTuple):
     length: NDArray[np.int64]
 
 
-@_compiled
+@compiled
 def _varint(data: NDArray[np.uint8], at: int, end: int) -> Any:  # noqa: ANN401
     """Decode a varint: its 64 bits and the offset after it, which is -1 if it is damaged."""
     result = np.uint64(0)
@@ -76,7 +65,7 @@ def _varint(data: NDArray[np.uint8], at: int, end: int) -> Any:  # noqa: ANN401
     return result, -1
 
 
-@_compiled
+@compiled
 def _fixed(data: NDArray[np.uint8], at: int, count: int) -> Any:  # noqa: ANN401
     result = np.uint64(0)
     for i in range(count):
@@ -84,7 +73,7 @@ def _fixed(data: NDArray[np.uint8], at: int, count: int) -> Any:  # noqa: ANN401
     return result
 
 
-@_compiled
+@compiled
 def _field(data: NDArray[np.uint8], at: int, end: int) -> Any:  # noqa: ANN401
     """Decode one field: number, wire type, value, length and the offset after it.
 
@@ -111,7 +100,7 @@ def _field(data: NDArray[np.uint8], at: int, end: int) -> Any:  # noqa: ANN401
     return number, wire, np.int64(0), np.int64(0), -1
 
 
-@_compiled
+@compiled
 def _count_fields(data: NDArray[np.uint8], begin: int, end: int, wanted: int) -> Any:  # noqa: ANN401
     """Count all fields and those with one number; the second result is -1 - offset if damaged."""
     at = begin
@@ -128,7 +117,7 @@ def _count_fields(data: NDArray[np.uint8], begin: int, end: int, wanted: int) ->
     return count, found
 
 
-@_compiled
+@compiled
 def _fill_fields(
     data: NDArray[np.uint8],
     begin: int,
@@ -172,7 +161,7 @@ def fields(data: NDArray[np.uint8], begin: int, end: int) -> Fields:
     return Fields(*columns)
 
 
-@_compiled
+@compiled
 def _first_varints(
     data: NDArray[np.uint8],
     begins: NDArray[np.int64],
@@ -246,7 +235,7 @@ def head(data: NDArray[np.uint8], begin: int, end: int, last: int) -> Fields:
     return fields(data, begin, at)
 
 
-@_compiled
+@compiled
 def _first_of(data: NDArray[np.uint8], begin: int, end: int, last: int) -> int:
     """Where the first field of a number begins; -1 - offset if the message is damaged."""
     at = begin
@@ -284,7 +273,7 @@ class Events(NamedTuple):
     value: NDArray[np.int64]
 
 
-@_compiled
+@compiled
 def _scan_events(
     data: NDArray[np.uint8],
     begin: int,

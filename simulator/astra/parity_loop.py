@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numba
 import numpy as np
 
-from ..event_loop import compiled, inlined
+from ...base.compiling import compiled, inlined
 from .names import Algorithm, CommType
 
 if TYPE_CHECKING:
