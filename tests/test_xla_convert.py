@@ -421,16 +421,38 @@ def test_twenty_decode_steps_stay_twenty(write: Callable[[list[Chip]], Path]) ->
     assert step_times(graph.steps.completion_ns)[1:].tolist() == [1_000_000] * 19
 
 
-def test_programs_between_two_steps_belong_to_the_one_before(
+def sampled(runs: int) -> list[Chip]:
+    """Two chips that run another, smaller program after each run of the main one."""
+    made = chips(2, [compute(0, 50)], runs=runs)
+    for chip in made:
+        for k in range(runs):
+            chip.modules.insert(2 * k + 1, Module("jit_sample(9)", k * 1000 + 60, 4))
+            chip.ops.insert(2 * k + 1, all_reduce(k * 1000 + 60, 4, "sampling"))
+    return made
+
+
+def test_programs_between_two_steps_belong_to_the_one_after(
     write: Callable[[list[Chip]], Path],
 ) -> None:
-    made = chips(1, [compute(0, 50)], runs=3)
-    for k in range(3):
-        made[0].modules.insert(2 * k + 1, Module("jit_sample(9)", k * 1000 + 60, 4))
-        made[0].ops.append(compute(k * 1000 + 60, 4, "sampling"))
-    graph = checked(write(made))
+    path = write(sampled(3))
+    graph = checked(path)
     assert len(graph.steps) == 3
-    assert graph.steps.completion_ns.tolist() == [64_000, 1_064_000, 2_064_000]
+    # A step ends with its run; what follows the last one is of a step that was not recorded.
+    assert graph.steps.completion_ns.tolist() == [50_000, 1_050_000, 2_050_000]
+    assert graph.step[of(graph, Collective.ALL_REDUCE)].tolist() == [1, 2] * 2
+    assert ("runs of jit_sample", 2, "after the last recorded step") in [
+        (d.what, d.count, d.reason) for d in graph.coverage.dropped
+    ]
+    middle = checked(path, steps=["1"])
+    assert step_times(middle.steps.completion_ns).tolist() == [50_000]
+    assert middle.start_ns.min() == -940_000
+    assert [
+        (d.what, d.count, d.reason) for d in middle.coverage.dropped if d.what[:7] == "runs of"
+    ] == [
+        ("runs of jit_step", 4, "in steps that are not chosen"),
+        ("runs of jit_sample", 2, "in steps that are not chosen"),
+        ("runs of jit_sample", 2, "after the last recorded step"),
+    ]
 
 
 def test_steps_that_the_profiler_recorded_are_the_steps(

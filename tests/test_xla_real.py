@@ -24,12 +24,9 @@ V6E = "traces/tpu/xprof_v6e_4tpu_of8.xplane.pb.gz"
 
 
 @pytest.mark.parametrize(
-    ("name", "window_ms", "step_ms", "all_to_alls"),
-    [(FIRST, 66.9, 67.3, 0), (SECOND, 65.6, 65.9, 128)],
+    ("name", "step_ms", "all_to_alls"), [(FIRST, 66.98, 0), (SECOND, 65.56, 128)]
 )
-def test_vllm_on_two_chips(
-    shared_data: Path, name: str, window_ms: float, step_ms: float, all_to_alls: int
-) -> None:
+def test_vllm_on_two_chips(shared_data: Path, name: str, step_ms: float, all_to_alls: int) -> None:
     graph = convert_xla(shared_data / name)
     validate(graph)
     for rank in range(2):
@@ -41,17 +38,14 @@ def test_vllm_on_two_chips(
         assert set(graph.size_bytes[reduces].tolist()) == {1024 * 5120 * 2}
         exchanges = np.flatnonzero(mine & (graph.coll == Collective.ALL_TO_ALL))
         assert len(exchanges) == all_to_alls
-        gathers = graph.size_bytes[mine & (graph.coll == Collective.ALL_GATHER)]
-        assert sorted(gathers.tolist()) == [16, 32]
     assert {group.ranks for group in graph.groups} == {(0, 1)}
     names = {graph.names[n].split(".")[0] for n in graph.name[graph.coll == Collective.ALL_REDUCE]}
     assert "all-reduce" in names
     assert "psum" in names or name == FIRST
     assert graph.coverage.collectives_matched == graph.coverage.collectives_seen
-    # The annotation is the run of the model; the step ends with the sampling that follows.
-    window = graph.end_ns[graph.steps.marker] - graph.steps.begin_ns
-    assert window.max() / 1e6 == pytest.approx(window_ms, abs=0.1)
-    assert step_times(graph.steps.completion_ns)[0] / 1e6 == pytest.approx(step_ms, abs=0.05)
+    # A step ends with the run of the model; the sampling that follows leads to another.
+    assert step_times(graph.steps.completion_ns)[0] / 1e6 == pytest.approx(step_ms, abs=0.15)
+    assert ("runs of jit_sample", 2) in [(d.what, d.count) for d in graph.coverage.dropped]
     replay = simulate(graph, measured=True)
     assert replay.completion_ns.max(axis=1).tolist() == graph.steps.completion_ns.tolist()
     transfers = graph.transfer_ns[graph.coll == Collective.ALL_REDUCE]

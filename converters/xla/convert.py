@@ -33,8 +33,8 @@ from .job import (
 from .join import number_operations, settle_ends
 from .leaves import Leaves, Meanings, find_leaves
 from .report import report_conversion
-from .runs import Runs, join_runs, runs_of_modules, runs_of_numbers, whole_trace
-from .steps import find_steps, step_of_runs
+from .runs import Runs, join_runs, runs_of_modules, runs_of_numbers, short_name, whole_trace
+from .steps import find_steps, steps_of_runs
 from .streams import device_leaves
 from .unlike import missing_operations
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ...graph.columns import DependencyModel, ExecutionGraph
     from ..match import Matched
     from .events import Profile
+    from .steps import FoundSteps
 
 #: Chips of one host whose collectives end further apart than this have clocks of their own
 #: (vLLM on v6e: within 0.2 us).
@@ -99,14 +100,14 @@ def convert_xla(
     coverage = Coverage(files=len(profiles), ignored_files=ignored)
     jobs = _devices(profiles, coverage)
     _find_runs(jobs, coverage)
-    windows, what = find_steps(
+    found = find_steps(
         [j.device for j in jobs],
         [j.clock for j in jobs],
         [j.profile.annotations for j in jobs],
         [[run for run in j.runs if run.kept] for j in jobs],
     )
-    coverage.assumed.append(what)
-    chosen = select_steps(windows, steps)
+    coverage.assumed.append(found.what)
+    chosen = select_steps(found.windows, steps)
     names = Names()
     ranks = [_executed(job, window, names) for job, window in zip(jobs, chosen, strict=True)]
     if jobs[0].device.platform is not Platform.GPU:  # whose devices may choose other kernels
@@ -130,8 +131,9 @@ def convert_xla(
     if world > 1 and (assume_missing or len(ranks) == world):
         add_barriers(ranks)
     rates = copy_rates([rank.work for rank in ranks])
-    for rank, found in zip(ranks, windows, strict=True):
-        rank.chip = _build(rank, found, world, set(numbers), rates, assume_missing=assume_missing)
+    for rank, step_of in zip(ranks, _chosen_steps(jobs, found, chosen, coverage), strict=True):
+        rank.step_of = step_of
+        rank.chip = _build(rank, world, set(numbers), rates, assume_missing=assume_missing)
     number_operations(numbers, [rank.chip for rank in ranks])
     matched = match(
         numbers,
@@ -290,9 +292,33 @@ def _executed(job: JobDevice, windows: Windows, names: Names) -> Executed:
     return Executed(job, work, found, nodes, Chip(), windows)
 
 
+def _chosen_steps(
+    jobs: list[JobDevice], found: FoundSteps, chosen: list[Windows], coverage: Coverage
+) -> list[list[int]]:
+    """Index into the chosen steps for each run of each device, or -1; the latter is reported."""
+    place = {name: k for k, name in enumerate(chosen[0].names)}
+    result = []
+    left: Counter[tuple[str, str]] = Counter()
+    for job, windows, steps in zip(
+        jobs, found.windows, steps_of_runs([job.runs for job in jobs], found), strict=True
+    ):
+        names = [*windows.names, ""]
+        mine = [
+            place.get(names[step], -1) if run.kept else -1
+            for step, run in zip(steps, job.runs, strict=True)
+        ]
+        for step, where, run in zip(steps, mine, job.runs, strict=True):
+            if run.kept and where < 0:
+                late = step == len(windows.names)
+                why = "after the last recorded step" if late else "in steps that are not chosen"
+                left[f"runs of {short_name(run.module)}", why] += 1
+        result.append(mine)
+    coverage.dropped += [Dropped(what, count, why) for (what, why), count in left.items()]
+    return result
+
+
 def _build(
     rank: Executed,
-    found: Windows,
     world: int,
     ranks: set[int],
     rates: dict[tuple[int, ...], float],
@@ -301,17 +327,11 @@ def _build(
 ) -> Chip:
     """Add the nodes of a device."""
     job = rank.job
-    steps = step_of_runs(job.runs, found)
-    place = {name: k for k, name in enumerate(rank.windows.names)}
-    step_of = [
-        place.get(found.names[step], -1) if run.kept else -1
-        for step, run in zip(steps, job.runs, strict=True)
-    ]
     builder = ChipBuilder(
         rank.nodes,
         job.rank,
         job.runs,
-        step_of,
+        rank.step_of,
         [grid_of(job.meanings.program(run.module), world, ranks) for run in job.runs],
         job.profile.path,
         assume_missing=assume_missing,

@@ -76,6 +76,8 @@ class Executed:
         Its communication.
     windows : Windows
         The chosen steps.
+    step_of : list of int
+        Index into them for each of its runs, -1 for those that are left out.
     """
 
     job: JobDevice
@@ -84,6 +86,7 @@ class Executed:
     nodes: RankNodes
     chip: Chip
     windows: Windows
+    step_of: list[int] = field(default_factory=list)
 
 
 def read_profiles(

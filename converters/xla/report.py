@@ -59,7 +59,9 @@ def report_conversion(
             what = "communication of a device with itself"
             dropped[what, "moves no data: kept as computation"] += rank.chip.alone
         for leaves in rank.found:
-            coverage.events_used += len(leaves.leaves)
+            used = sum(1 for leaf in leaves.leaves if rank.step_of[leaf.run] >= 0)
+            coverage.events_used += used
+            dropped["events of runs", "that are left out"] += len(leaves.leaves) - used
             dropped[
                 "events of loops, calls and what else contains others",
                 "what they contain is counted",

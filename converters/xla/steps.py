@@ -2,13 +2,16 @@
 
 The profiler's own step line where there is one, else the steps that the program marked on the
 host (where host and device are one, on CPU devices), else the runs of the module that takes most
-of the time: other modules that run between two of its runs belong to the step before. A step's
-window ends with that run; what runs after it delays the step's completion, not its window.
+of the time. Steps of a device end where their window does, so that one recorded run is one step:
+other programs that run between two of them belong to the later one, and those after the last to
+a step that was not recorded. Steps of the host go by when a run began, as the device works behind
+the host.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,12 +29,31 @@ if TYPE_CHECKING:
     from .runs import Run
 
 
+@dataclass(frozen=True)
+class FoundSteps:
+    """The recorded steps.
+
+    Attributes
+    ----------
+    windows : list of Windows
+        Of every device; times in ns on the profile's clock.
+    what : str
+        What a step is, for the report.
+    of_host : bool
+        Whether the host marked them.
+    """
+
+    windows: list[Windows]
+    what: str
+    of_host: bool = False
+
+
 def find_steps(
     devices: Sequence[Device],
     clocks: Sequence[DeviceClock],
     annotations: Sequence[Sequence[Annotation]],
     runs: Sequence[Sequence[Run]],
-) -> tuple[list[Windows], str]:
+) -> FoundSteps:
     """Find the recorded steps of every device.
 
     Parameters
@@ -42,31 +64,30 @@ def find_steps(
 
     Returns
     -------
-    list of Windows
-        Times in ns on the profile's clock.
-    str
-        What a step is, for the report.
+    FoundSteps
 
     Raises
     ------
     TraceError
         If a device has no run.
     """
-    for found, what in (
-        (_step_lines(devices, clocks), "a step is what the profiler recorded as one"),
-        (_marked(devices, annotations, runs), "a step is what the program marked as one"),
-    ):
-        if found and all(len(w.names) for w in found):
-            return found, what
+    lines = _step_lines(devices, clocks)
+    if lines and all(len(w.names) for w in lines):
+        return FoundSteps(lines, "a step is what the profiler recorded as one")
+    marked = _marked(devices, annotations, runs)
+    if marked and all(len(w.names) for w in marked):
+        return FoundSteps(marked, "a step is what the program marked as one", of_host=True)
     if not all(runs):
         raise TraceError("a device without any run of a program that all devices ran")
     module = _main_module(runs)
     if module is None:
         span = [(r[0].start_ps, max(x.end_ps for x in r)) for r in runs]
         whole = [Windows(("trace",), (_ns(a),), (_ns(b),), 0, marked=False) for a, b in span]
-        return whole, "no program ran on every device: the whole trace is taken as one step"
+        return FoundSteps(
+            whole, "no program ran on every device: the whole trace is taken as one step"
+        )
     rows = [[run for run in mine if run.module == module] for mine in runs]
-    return [
+    windows = [
         Windows(
             tuple(f"{short_name(module)}#{run.index}" for run in row),
             tuple(_ns(run.start_ps) for run in row),
@@ -75,7 +96,10 @@ def find_steps(
             marked=True,
         )
         for row in rows
-    ], f"a step is a run of {short_name(module)}, and what runs between it and the next"
+    ]
+    return FoundSteps(
+        windows, f"a step is a run of {short_name(module)}, with what ran since the one before"
+    )
 
 
 def _step_lines(devices: Sequence[Device], clocks: Sequence[DeviceClock]) -> list[Windows] | None:
@@ -141,12 +165,39 @@ def _main_module(runs: Sequence[Sequence[Run]]) -> str | None:
     return max(sorted(time), key=lambda m: time[m]) if time else None
 
 
-def step_of_runs(runs: Sequence[Run], windows: Windows) -> list[int]:
-    """Step of each run: the last that had begun; what came before the first belongs to it."""
-    begins = np.array(windows.begin_ns, dtype=np.int64)
-    starts = np.array([_ns(run.start_ps) for run in runs], dtype=np.int64)
-    steps: list[int] = np.maximum(np.searchsorted(begins, starts, side="right") - 1, 0).tolist()
-    return steps
+def steps_of_runs(runs: Sequence[Sequence[Run]], found: FoundSteps) -> list[list[int]]:
+    """Tell in which step each run is, the same on all devices.
+
+    Parameters
+    ----------
+    runs : sequence of sequences of Run
+        Of every device.
+    found : FoundSteps
+        The steps that were recorded.
+
+    Returns
+    -------
+    list of lists of int
+        Of every run of every device. What came before the first step belongs to it; what came
+        after the last has the number of steps.
+    """
+    steps: list[list[int]] = []
+    latest: defaultdict[tuple[str, int], int] = defaultdict(int)
+    for mine, windows in zip(runs, found.windows, strict=True):
+        starts = np.array([_ns(run.start_ps) for run in mine], dtype=np.int64)
+        if found.of_host:
+            begins = np.array(windows.begin_ns, dtype=np.int64)
+            step = np.maximum(np.searchsorted(begins, starts, side="right") - 1, 0)
+        else:
+            ends = np.array(windows.end_ns, dtype=np.int64)
+            step = np.searchsorted(ends, starts, side="right")
+        steps.append(step.tolist())
+        for run, k in zip(mine, steps[-1], strict=True):
+            latest[run.module, run.index] = max(latest[run.module, run.index], k)
+    return [
+        [latest[run.module, run.index] if run.kept else k for run, k in zip(mine, row, strict=True)]
+        for mine, row in zip(runs, steps, strict=True)
+    ]
 
 
 def _ns(time_ps: int) -> int:
