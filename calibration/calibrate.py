@@ -29,6 +29,8 @@ from .parameters import (
     BASE,
     ENDPOINT,
     LATENCY,
+    OWN_ENDPOINT,
+    OWN_WIRE,
     WIRE,
     Parameters,
     Prior,
@@ -69,8 +71,8 @@ DRAWS = 400
 #: alternatives.
 ALTERNATIVES = (5.0, 25.0, 75.0, 95.0)
 
-#: Transfers that a type of collective needs for a bandwidth of its own, and how many standard
-#: errors it must be off the others by: what is called very strong evidence.
+#: Transfers that a type of collective needs to be known to be off the others, and by how many
+#: standard errors it must be: what is called very strong evidence.
 LEAST_TRANSFERS, EVIDENCE = 10, 3.3
 
 
@@ -151,7 +153,7 @@ def calibrate(
     prior = prior or Prior.of(nominal, device_job=not is_cpu_job(graph))
     found = _fit(charges, Parameters.of(nominal, prior))
     slowdown = estimate_slowdown(graph, draws=draws)
-    network = _finished(found, found.values)
+    network = _finished(found.parameters, found.values)
     rows = _rows(charges, network)
     drawn = draw_values(found, charges, draws)
     others = tuple(readings(found, charges)) if draws else ()
@@ -239,42 +241,43 @@ def calibration_result(
 
 
 def _fit(charges: Charges, parameters: Parameters) -> Fit:
-    """Fit, and give types of collective a bandwidth of their own where the data ask for it."""
+    """Fit, and give types of collective a value of their own where the data ask for it."""
     found = likeliest_cause(fit(charges, parameters), charges)
     observed = charges.observed
     present = [Collective(coll) for coll in np.unique(observed.coll).tolist()]
     types: list[Collective] = []
     while len(types) + 1 < len(present):
-        worst = _most_unlike(found, charges, [coll for coll in present if coll not in types])
-        if worst is None:
+        slowest = _slowest_type(found, charges, [coll for coll in present if coll not in types])
+        if slowest is None:
             break
-        types.append(worst)
+        types.append(slowest)
         again = Parameters.of(parameters.network, parameters.prior, types)
         found = likeliest_cause(fit(charges, again), charges)
     return found
 
 
-def _most_unlike(found: Fit, charges: Charges, types: list[Collective]) -> Collective | None:
-    """Type of collective that is most certainly off the others, if any is."""
+def _slowest_type(found: Fit, charges: Charges, types: list[Collective]) -> Collective | None:
+    """Type of collective that is slowest for the fit, if any is certainly off the others.
+
+    What makes types differ slows some of them down: the link is the same for all.
+    """
     observed = charges.observed
     spread = drawn_shifts(found, charges, DRAWS, np.random.default_rng(0), unexplained=False)
     total = observed.count * observed.transfer_ns
-    best, most = None, EVIDENCE
+    off: dict[Collective, float] = {}
     for coll in types:
         mine = observed.coll == coll
-        if observed.count[mine].sum() < LEAST_TRANSFERS:
-            continue
         share = total[mine] / total[mine].sum()
-        off = abs(float(share @ found.error[mine]))
+        error = float(share @ found.error[mine])
         deviation = float((spread[:, mine] @ share).std())
-        if off > ACCURACY and deviation > 0 and off / deviation > most:
-            best, most = coll, off / deviation
-    return best
+        known = observed.count[mine].sum() >= LEAST_TRANSFERS and deviation > 0
+        off[coll] = error / deviation if known and abs(error) > ACCURACY else 0.0
+    certain = max(abs(value) for value in off.values()) > EVIDENCE
+    return min(off, key=lambda coll: off[coll]) if certain else None
 
 
-def _finished(found: Fit, values: Float) -> Network:
+def _finished(parameters: Parameters, values: Float) -> Network:
     """Network of some values: within its nominal bandwidth, and saying where it comes from."""
-    parameters = found.parameters
     nominal = parameters.network
     moved = parameters.network_of(values)
     network = (
@@ -350,11 +353,15 @@ def _names(network: Network) -> list[str]:
 
 
 def _type_notes(found: Fit) -> list[str]:
-    first = len(found.values) - len(found.parameters.types)
+    parameters = found.parameters
+    own = found.values[len(parameters) - len(parameters.types) :].tolist()
+    what = {
+        OWN_WIRE: "{} reaches {:.3g} of the bandwidth of other collectives",
+        OWN_ENDPOINT: "a byte of {} costs {:.3g} ns more at the ends than of other collectives",
+    }[parameters.own]
     return [
-        f"{coll.label} reaches {factor:.3g} of the bandwidth of other collectives: the measured "
-        "transfers ask for it"
-        for coll, factor in zip(found.parameters.types, found.values[first:].tolist(), strict=True)
+        f"{what.format(coll.label, value)}: the measured transfers ask for it"
+        for coll, value in zip(parameters.types, own, strict=True)
     ]
 
 
@@ -366,18 +373,19 @@ def _alternatives(
     They differ from what was fitted either in the tiers or in the slowdown.
     """
     usual = slowdown.overlap
-    chosen = [(one.values, usual) for one in others]
+    parameters = found.parameters
+    chosen = [(one.parameters, one.values, usual) for one in others]
     if len(drawn) and found.free.any():
         # Draws in the order of what they charge, by the slopes of the fit.
         total = charges.observed.count * charges.observed.transfer_ns
-        away = np.array([found.parameters.away(found.values, values) for values in drawn])
+        away = np.array([parameters.away(found.values, values) for values in drawn])
         order = np.argsort(away[:, found.free] @ (total @ found.slope), kind="stable")
         places = [int(percent / 100 * (len(drawn) - 1)) for percent in ALTERNATIVES]
-        chosen += [(values, usual) for values in drawn[order[places]]]
-    chosen += [(found.values, end) for end in slowdown.ends]
-    made = [Alternative(tiers=_finished(found, found.values).tiers, overlap=usual)]
-    for values, end in chosen:
-        one = Alternative(tiers=_finished(found, values).tiers, overlap=end)
+        chosen += [(parameters, values, usual) for values in drawn[order[places]]]
+    chosen += [(parameters, found.values, end) for end in slowdown.ends]
+    made = [Alternative(tiers=_finished(parameters, found.values).tiers, overlap=usual)]
+    for of, values, end in chosen:
+        one = Alternative(tiers=_finished(of, values).tiers, overlap=end)
         if one not in made:
             made.append(one)
     return made[1:]
@@ -389,7 +397,8 @@ def _values(made: Calibration) -> list[FittedValue]:
     parameters = found.parameters
     nominal = parameters.network
     low, high = np.percentile([found.values, *made.drawn], INTERVAL, axis=0)
-    others = np.array([found.values, *(one.values for one in made.readings)])
+    alike = [one for one in made.readings if one.parameters.own == parameters.own]
+    others = np.array([found.values, *(one.values for one in alike)])
     low, high = np.minimum(low, others.min(axis=0)), np.maximum(high, others.max(axis=0))
     crossing = _crossing(made.charges.observed, nominal)
     listed = []
@@ -428,7 +437,7 @@ def _values(made: Calibration) -> list[FittedValue]:
                 low=float(low[value]),
                 high=float(high[value]),
                 origin=_origin(found, value, used=True),
-                nominal=1.0,
+                nominal=float(parameters.start[value]),
             )
         )
     return listed

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import least_squares
 
-from .parameters import BASE, ENDPOINT
+from .parameters import AMOUNTS, BASE, COSTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -224,7 +224,7 @@ def _fit_determined(problem: _Problem, state: _State) -> None:
         lost[free] = from_data < min(DETERMINED, 1 / (2 * len(free)))
         values = problem.values(state, state.x)
         spare = _AT_LIMIT * parameters.scale
-        none_left = state.free & (parameters.field == ENDPOINT) & (values <= spare)
+        none_left = state.free & np.isin(parameters.field, COSTS) & (values <= spare)
         if lost.any():
             state.hold(lost)
         elif none_left.any():
@@ -261,10 +261,17 @@ def _solve(problem: _Problem, state: _State, *, iterations: int) -> Float:
         robust = error * np.sqrt(2 / (1 + np.sqrt(1 + (error / OUTLIER) ** 2)))
         return np.concatenate([np.sqrt(problem.weight) * robust, x - prior])
 
-    amounts = np.isin(field, (BASE, ENDPOINT))
+    def slopes(x: Float, prior: Float) -> Float:
+        # Not the solver's own, whose steps shrink with x: near zero they drown in rounding.
+        usual = residuals(x, prior)
+        step = np.where(x + _STEP <= upper[free], _STEP, -_STEP)
+        columns = [(residuals(x + aside, prior) - usual) / aside.sum() for aside in np.diag(step)]
+        return np.stack(columns, axis=1)
+
+    amounts, costs = np.isin(field, AMOUNTS), np.isin(field, COSTS)
     lower, upper = np.full(len(start), -np.inf), np.full(len(start), np.inf)
     lower[~amounts], upper[~amounts] = (sign * _FARTHEST / scale[~amounts] for sign in (-1.0, 1.0))
-    lower[field == ENDPOINT] = -start[field == ENDPOINT] / scale[field == ENDPOINT]
+    lower[costs] = -start[costs] / scale[costs]
     # A negative base counts only up to what the wire takes, so beyond that the fit has no slope
     # to follow back. Only from the best base that is not negative may it go below zero.
     is_base = field == BASE
@@ -278,8 +285,8 @@ def _solve(problem: _Problem, state: _State, *, iterations: int) -> Float:
         solution = least_squares(
             residuals,
             np.clip(state.x, inside, upper)[free],
+            jac=slopes,
             bounds=(lower[free], upper[free]),
-            diff_step=np.full(len(prior), _STEP),
             ftol=_TOLERANCE,
             xtol=_TOLERANCE,
             args=(prior,),

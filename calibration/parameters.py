@@ -20,6 +20,12 @@ moves the bytes (CPU jobs over TCP) either may be:
 
 So slow links are fitted by efficiency, and fast ones, where the processor counts, by endpoint
 cost.
+
+Types of collective
+-------------------
+The link is the same for all types, and no type is faster than it. What one type needs beyond the
+others is on devices a share of the bandwidth that its kernels do not reach, and in CPU jobs what
+the processor does with each byte, such as adding up.
 """
 
 from __future__ import annotations
@@ -33,7 +39,7 @@ import numpy as np
 from ..simulator.network import Protocol, load_network
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -60,8 +66,14 @@ LOOPBACK = "loopback"
 #: Presets of links whose nominal speed is not known, or that are none.
 _UNKNOWN_SPEED = (LOOPBACK, "host_memory", "tpu")
 
-#: The values of a tier, in order.
+#: The values of a tier, in order, and the value of a type of collective: its bandwidth over that
+#: of the others, or its endpoint cost beyond that of the others.
 WIRE, LATENCY, BASE, ENDPOINT = range(4)
+OWN_WIRE, OWN_ENDPOINT = 4, 5
+
+#: Values that are off by amounts, and those of them that are not negative; the others are off by
+#: logarithms.
+AMOUNTS, COSTS = (BASE, ENDPOINT, OWN_ENDPOINT), (ENDPOINT, OWN_ENDPOINT)
 
 
 @dataclass(frozen=True)
@@ -100,7 +112,7 @@ class Prior:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The values of a network (G groups of tiers that are alike, F factors).
+    """The values of a network (G groups of tiers that are alike, F types with their own).
 
     Attributes
     ----------
@@ -109,7 +121,9 @@ class Parameters:
     prior : Prior
         What is known of them.
     types : tuple of Collective, length F
-        Types of collective that have a bandwidth of their own.
+        Types of collective that have a value of their own.
+    own : int
+        Which: OWN_WIRE or OWN_ENDPOINT.
     group : tuple of int
         Group of every tier. The dimensions of a torus that are alike are moved together.
     start, scale : float64, shape (G * 4 + F,)
@@ -120,13 +134,20 @@ class Parameters:
     network: Network
     prior: Prior
     types: tuple[Collective, ...]
+    own: int
     group: tuple[int, ...]
     start: Float
     scale: Float
 
     @classmethod
-    def of(cls, network: Network, prior: Prior, types: Sequence[Collective] = ()) -> Parameters:
-        """Lay out the values of a network."""
+    def of(
+        cls,
+        network: Network,
+        prior: Prior,
+        types: Sequence[Collective] = (),
+        own: int | None = None,
+    ) -> Parameters:
+        """Lay out the values of a network; by default types differ in what is likely."""
         group = _groups(network.tiers)
         rows, scales = [], []
         for index in range(max(group) + 1):
@@ -138,13 +159,18 @@ class Parameters:
             rows.append([tier.effective_gb_s, latency, tier.base_ns, tier.endpoint_ns_per_byte])
             base = max(abs(tier.base_ns), latency)
             scales.append([prior.wire, PRESET_SPREAD, base, endpoint])
+        processor_ns = prior.endpoint_ns_per_byte
+        if own is None:
+            own = OWN_WIRE if processor_ns is None else OWN_ENDPOINT
+        usual, spread = (1.0, PRESET_SPREAD) if own == OWN_WIRE else (0.0, processor_ns)
         return cls(
             network=network,
             prior=prior,
             types=tuple(types),
+            own=own,
             group=group,
-            start=np.array([*np.ravel(rows), *np.ones(len(types))]),
-            scale=np.array([*np.ravel(scales), *np.full(len(types), PRESET_SPREAD)]),
+            start=np.array([*np.ravel(rows), *np.full(len(types), usual)]),
+            scale=np.array([*np.ravel(scales), *np.full(len(types), spread)]),
         )
 
     def __len__(self) -> int:
@@ -152,13 +178,13 @@ class Parameters:
 
     @property
     def field(self) -> Int:
-        """WIRE, LATENCY, BASE or ENDPOINT of every value; -1 for a factor."""
+        """WIRE, LATENCY, BASE or ENDPOINT of every value of a tier; `own` for those of types."""
         tiers = max(self.group) + 1
-        return np.array([*np.tile(np.arange(4), tiers), *np.full(len(self.types), -1)])
+        return np.array([*np.tile(np.arange(4), tiers), *np.full(len(self.types), self.own)])
 
     @property
     def nominal(self) -> Float:
-        """Most that a value can be; infinity where nothing bounds it."""
+        """Most that a value can be; infinity where nothing else bounds it."""
         most = np.full(len(self), np.inf)
         if not self.prior.fit_nominal:
             for tier, group in zip(self.network.tiers, self.group, strict=True):
@@ -167,13 +193,13 @@ class Parameters:
 
     def moved(self, start: Float, x: Float) -> Float:
         """Values that are x scales away from others."""
-        amounts = np.isin(self.field, (BASE, ENDPOINT))
+        amounts = np.isin(self.field, AMOUNTS)
         far = start + self.scale * x
         return np.where(amounts, far, start * np.exp(np.where(amounts, 0.0, self.scale * x)))
 
     def away(self, start: Float, values: Float) -> Float:
         """How many scales values are away from others: the inverse of `moved`."""
-        amounts = np.isin(self.field, (BASE, ENDPOINT))
+        amounts = np.isin(self.field, AMOUNTS)
         ratio = np.where(amounts, 1.0, values / np.where(amounts, 1.0, start))
         far: Float = np.where(amounts, values - start, np.log(ratio)) / self.scale
         return far
@@ -182,14 +208,31 @@ class Parameters:
         """Bandwidth, latency, base and endpoint cost of a tier."""
         return values[self.group[tier] * 4 :][:4]
 
+    def own_values(self, values: Float, tier: int) -> dict[Collective, float]:
+        """Value on a tier of the types that have their own.
+
+        None is faster than nominal, though the bandwidth of all of them may be during a fit.
+        """
+        mine = values[len(values) - len(self.types) :]
+        if self.own == OWN_WIRE:
+            wire = self.group[tier] * 4 + WIRE
+            mine = np.minimum(mine, max(self.nominal[wire] / values[wire], 1.0))
+        return dict(zip(self.types, mine.tolist(), strict=True))
+
     def network_of(self, values: Float) -> Network:
         """Give the network that has some values, above its nominal bandwidth too."""
-        of_types = values[len(values) - len(self.types) :].tolist()
-        factors = dict(zip(self.types, of_types, strict=True))
-        tiers = [
-            _tier(tier, self.tier_values(values, index), factors)
-            for index, tier in enumerate(self.network.tiers)
-        ]
+        change = _reaching if self.own == OWN_WIRE else _costing
+        tiers = []
+        for index, old in enumerate(self.network.tiers):
+            own = self.own_values(values, index)
+            # Efficiencies are at most 1, so the fastest type of collective sets that of the tier.
+            fastest = max([1.0, *own.values()]) if self.own == OWN_WIRE else 1.0
+            tier = _tier(old, self.tier_values(values, index), fastest)
+            if own:
+                usual = [_reaching(one, 1 / fastest) for one in old.protocols or [_USUAL]]
+                made = _with_own(usual, own, change)
+                tier = msgspec.structs.replace(tier, protocols=made)
+            tiers.append(tier)
         return msgspec.structs.replace(self.network, tiers=tiers, overlap=None)
 
 
@@ -204,11 +247,9 @@ def _groups(tiers: Sequence[Tier]) -> tuple[int, ...]:
     return tuple(groups)
 
 
-def _tier(tier: Tier, values: Float, factors: dict[Collective, float]) -> Tier:
-    """Move a tier to some values."""
+def _tier(tier: Tier, values: Float, fastest: float) -> Tier:
+    """Move a tier to some values; its wire is as fast as the fastest type of collective."""
     wire, latency, base, endpoint = values.tolist()
-    # Efficiencies are at most 1, so the fastest type of collective sets that of the tier.
-    fastest = max([1.0, *factors.values()])
     reached = wire * fastest
     changes: dict[str, object] = {}
     if reached != tier.effective_gb_s:
@@ -222,33 +263,43 @@ def _tier(tier: Tier, values: Float, factors: dict[Collective, float]) -> Tier:
         if tier.in_network_latency_ns is not None:
             moved = tier.in_network_latency_ns * latency / max(tier.latency_ns, 1.0)
             changes["in_network_latency_ns"] = moved
-    if factors:
-        changes["protocols"] = _protocols(tier.protocols, factors, fastest)
     return msgspec.structs.replace(
         tier, base_ns=base, endpoint_ns_per_byte=max(endpoint, 0.0), **changes
     )
 
 
-def _protocols(
-    protocols: Sequence[Protocol], factors: dict[Collective, float], fastest: float
+#: What collectives use where the network names no protocols.
+_USUAL = Protocol(name="usual")
+
+
+def _reaching(protocol: Protocol, factor: float) -> Protocol:
+    efficiency = min(protocol.efficiency * factor, 1.0)
+    return msgspec.structs.replace(protocol, efficiency=efficiency)
+
+
+def _costing(protocol: Protocol, cost: float) -> Protocol:
+    more = protocol.endpoint_ns_per_byte + max(cost, 0.0)
+    return msgspec.structs.replace(protocol, endpoint_ns_per_byte=more)
+
+
+def _with_own(
+    protocols: Sequence[Protocol],
+    own: dict[Collective, float],
+    change: Callable[[Protocol, float], Protocol],
 ) -> list[Protocol]:
-    """Give some types of collective protocols of their own, so that their bandwidth differs."""
-    known = list(protocols) or [Protocol(name="usual")]
-    labels = {coll.label: factor for coll, factor in factors.items()}
+    """Give some types of collective protocols of their own, changed by their values."""
+    labels = {coll.label for coll in own}
     made = []
-    for one in known:
+    for one in protocols:
         others = [label for label in one.collectives if label not in labels]
         if others or not one.collectives:
-            share = one.efficiency / fastest
-            made.append(msgspec.structs.replace(one, efficiency=share, collectives=others))
-    for label, factor in labels.items():
-        own = [one for one in known if label in one.collectives]
-        for one in own or [one for one in known if not one.collectives]:
-            name = label if one.name == "usual" and not protocols else f"{one.name} {label}"
-            share = min(one.efficiency * factor / fastest, 1.0)
-            made.append(
-                msgspec.structs.replace(one, name=name, efficiency=share, collectives=[label])
-            )
+            made.append(msgspec.structs.replace(one, collectives=others))
+    for coll, value in own.items():
+        theirs = [one for one in protocols if coll.label in one.collectives]
+        for one in theirs or [one for one in protocols if not one.collectives]:
+            name = coll.label if one.name == _USUAL.name else f"{one.name} {coll.label}"
+            changed = change(one, value)
+            made.append(msgspec.structs.replace(changed, name=name, collectives=[coll.label]))
     return made
 
 

@@ -58,7 +58,7 @@ class FittedValue(msgspec.Struct, frozen=True, kw_only=True):
     name : str
         ``efficiency`` (or ``bandwidth_gb_s`` where no nominal one is known), ``latency_ns``,
         ``base_ns``, ``endpoint_ns_per_byte``, or the label of a collective: its bandwidth over
-        that of the tier.
+        that of the tier, or in CPU jobs what a byte costs it more at the ends, in ns.
     value : float
         What the network has.
     low, high : float or None

@@ -13,8 +13,9 @@ Readings
 One bandwidth does not tell the wire from the ends (`parameters`), so values from one trace come
 with the other ways to read them: all that transfers need beyond the nominal speed is the wire's,
 or the ends', or, where the efficiency of a link is well known beforehand, chance in this trace.
-And a latency or base that is held because the data say little of it may be elsewhere, with the
-other values as they are then.
+What one type of collective of a CPU job needs beyond the others may likewise be a share of the
+wire. And a latency or base that is held because the data say little of it may be elsewhere, with
+the other values as they are then.
 """
 
 from __future__ import annotations
@@ -26,7 +27,17 @@ import numpy as np
 from scipy import stats
 
 from .fit import fit
-from .parameters import BASE, ENDPOINT, LATENCY, PRESET_SPREAD, WIRE
+from .parameters import (
+    BASE,
+    COSTS,
+    ENDPOINT,
+    LATENCY,
+    OWN_ENDPOINT,
+    OWN_WIRE,
+    PRESET_SPREAD,
+    WIRE,
+    Parameters,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +45,6 @@ if TYPE_CHECKING:
     from .charges import Charges
     from .fit import Fit
     from .observed import Observed
-    from .parameters import Parameters
 
     Float = NDArray[np.float64]
     Bool = NDArray[np.bool_]
@@ -95,8 +105,8 @@ def draw_values(found: Fit, charges: Charges, count: int, seed: int = 0) -> Floa
         far = np.zeros(len(parameters))
         far[free] = x
         row[:] = np.minimum(parameters.moved(found.values, far), parameters.nominal)
-    ends = parameters.field == ENDPOINT
-    drawn[:, ends] = np.maximum(drawn[:, ends], 0.0)
+    costs = np.isin(parameters.field, COSTS)
+    drawn[:, costs] = np.maximum(drawn[:, costs], 0.0)
     return drawn
 
 
@@ -166,7 +176,11 @@ def _students(degrees: int) -> float:
 
 def readings(found: Fit, charges: Charges) -> list[Fit]:
     """Other ways to read the same transfers: see the module."""
-    made = [*_causes(found, charges), *_held_elsewhere(found, charges)]
+    made = [
+        *_causes(found, charges),
+        *_types_by_wire(found, charges),
+        *_held_elsewhere(found, charges),
+    ]
     return [one for one in made if not np.allclose(one.values, found.values, rtol=_SAME)]
 
 
@@ -224,6 +238,17 @@ def _loosened(parameters: Parameters) -> Parameters:
     scale[wire] = PRESET_SPREAD
     scale[ends] = np.maximum(scale[ends], 1 / parameters.start[wire])
     return replace(parameters, scale=scale)
+
+
+def _types_by_wire(found: Fit, charges: Charges) -> list[Fit]:
+    """What types of collective need beyond the others, put down to the wire instead of the ends."""
+    usual = found.parameters
+    if not usual.types or usual.own != OWN_ENDPOINT:
+        return []
+    parameters = Parameters.of(usual.network, usual.prior, usual.types, own=OWN_WIRE)
+    tiers = np.arange(len(usual)) < len(usual) - len(usual.types)
+    start = np.where(tiers, found.values, parameters.start)
+    return [fit(charges, replace(parameters, start=start), held=tiers)]
 
 
 def _held_elsewhere(found: Fit, charges: Charges) -> list[Fit]:

@@ -152,10 +152,13 @@ def speeds_of(
     gb_s = np.empty((2, len(tiers)))
     latency = np.empty((2, len(tiers)))
     base = np.array([tier.base_ns for tier in tiers], dtype=np.float64)
+    endpoint = np.array([tier.endpoint_ns_per_byte for tier in tiers], dtype=np.float64)
     for index, tier in enumerate(tiers):
         factor = next((p for p in tier.protocols if p.name == protocol), None)
         share, delay = (1.0, 1.0) if factor is None else (factor.efficiency, factor.latency)
-        base[index] += 0.0 if factor is None else factor.base_ns
+        if factor is not None:
+            base[index] += factor.base_ns
+            endpoint[index] += factor.endpoint_ns_per_byte
         gb_s[0, index], latency[0, index] = tier.effective_gb_s * share, tier.latency_ns * delay
         reducing, slow = tier.in_network_efficiency, tier.in_network_latency_ns
         gb_s[1, index] = tier.bandwidth_gb_s * (tier.efficiency if reducing is None else reducing)
@@ -163,7 +166,7 @@ def speeds_of(
     return Speeds(
         gb_s,
         latency,
-        np.array([tier.endpoint_ns_per_byte for tier in tiers]),
+        endpoint,
         base,
         chunks,
         own_share,

@@ -55,6 +55,8 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         What the efficiency of the tier is multiplied by, in (0, 1].
     base_ns : float
         What is added to the base of the tier.
+    endpoint_ns_per_byte : float
+        What is added to the endpoint cost of the tier.
     collectives : list of str
         Labels of the collectives that it is for. Those that no protocol is for use the protocols
         that are for none.
@@ -64,6 +66,7 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     latency: float = 1.0
     efficiency: float = 1.0
     base_ns: float = 0.0
+    endpoint_ns_per_byte: float = 0.0
     collectives: list[str] = []
 
     def __post_init__(self) -> None:
@@ -74,6 +77,7 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _check_share(self.efficiency, "protocols.efficiency")
         if not math.isfinite(self.base_ns):
             raise NetworkError(f"must be finite, is {self.base_ns}", place="protocols.base_ns")
+        _check_amount(self.endpoint_ns_per_byte, "protocols.endpoint_ns_per_byte")
         for label in self.collectives:
             if label not in BY_LABEL:
                 raise NetworkError(

@@ -472,6 +472,49 @@ def test_a_type_that_is_slower_than_the_rest_gets_a_bandwidth_of_its_own(tmp_pat
     assert load_network(tmp_path / "net.yaml") == found.network
 
 
+def reducing_and_gathering(reduce_ns: int, gather_ns: int) -> ExecutionGraph:
+    """Reductions of 1 MiB and gathers of 512 KiB between two processes, 40 of each."""
+    random = np.random.default_rng(0)
+    ops = [
+        Op(coll, size, (0, 1), transfer_ns=round(usual * random.normal(1, 0.02)))
+        for _ in range(40)
+        for coll, size, usual in ((REDUCE, 1 << 20, reduce_ns), (GATHER, 1 << 19, gather_ns))
+    ]
+    return job(ops, linked(0.2), ranks=(0, 1), device="").with_(source="kineto-cpu")
+
+
+def test_a_type_of_a_cpu_job_costs_more_at_the_ends_and_keeps_it_on_a_faster_link() -> None:
+    """Where processors add up, a faster link leaves them as much to do."""
+    wire, fixed = (1 << 20) / 0.19, 1e5
+    found = calibrated(
+        reducing_and_gathering(round(wire + 3 * fixed + 1.5e6), round(wire / 2 + 2 * fixed)),
+        linked(0.2),
+        draws=50,
+    )
+    assert said(found.notes, "a byte of all-reduce costs 1.4")
+    (tier,) = found.network.tiers
+    faster_tier = msgspec.structs.replace(tier, bandwidth_gb_s=0.4)
+    faster_link = msgspec.structs.replace(found.network, tiers=[faster_tier])
+    cpu = reducing_and_gathering(1, 1)
+    took = simulate(cpu, network=faster_link, placement=place(faster_link, (0, 1), ["", ""], 2))
+    each = took.replay.transferred[cpu.coll == REDUCE] - took.replay.release[cpu.coll == REDUCE]
+    assert np.median(each) == pytest.approx(wire / 2 + 3 * fixed + 1.5e6, rel=0.03)
+    # One speed cannot tell it from a share of the wire, so that is an alternative.
+    shares = [p.efficiency for one in found.network.alternatives for p in one.tiers[0].protocols]
+    assert min(shares) == pytest.approx(wire / (wire + 1.5e6), rel=0.05)
+
+
+def test_no_type_is_faster_than_the_link_at_the_cost_of_others() -> None:
+    """A burst that the link lets through makes small gathers faster than its nominal speed."""
+    reduce_ns = round((1 << 20) / 0.19 + 3e5)
+    found = calibrated(
+        reducing_and_gathering(reduce_ns, round((1 << 19) / 0.19 * 0.8)), linked(0.2)
+    )
+    off = {row.collective: row.residual_pct for row in found.rows}
+    assert abs(off["all-reduce"]) < 8
+    assert 20 < off["all-gather"] < 40
+
+
 def test_types_that_differ_by_chance_share_a_bandwidth() -> None:
     truth = faster(ONE_TIER, {"efficiency": 0.6})
     found = calibrated(job(noisy(truth, 1.0, 0.1, 6), truth), ONE_TIER)

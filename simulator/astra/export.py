@@ -269,7 +269,7 @@ def _remark_tiers(remarks: _Remarks, network: Network, used: Sequence[int]) -> N
             lost.append(f"{name}: the base of a collective ({format_ns(tier.base_ns)})")
         if tier.protocols:
             protocols = ", ".join(protocol.name for protocol in tier.protocols)
-            lost.append(f"{name}: protocols ({protocols}); latency and efficiency are the plain")
+            lost.append(f"{name}: protocols ({protocols}); what they change is left out")
         if tier.oversubscription > 1:
             lost.append(f"{name}: oversubscription {tier.oversubscription:g}")
         if tier.shared_ports:
