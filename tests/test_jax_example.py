@@ -130,10 +130,10 @@ def test_its_replay_is_its_own_timeline(graph: ExecutionGraph) -> None:
     assert replay.step_ns == pytest.approx(np.median(clock), rel=0.05)
 
 
-def test_its_baseline_says_how_far_off_it_is(graph: ExecutionGraph) -> None:
-    """Eight devices on two cores end an operation when they get a core: no network explains it."""
+def test_its_baseline_comes_near_though_its_types_differ_by_far(graph: ExecutionGraph) -> None:
+    """Its permutes reach a twentieth of the bandwidth of others: eight devices share two cores."""
     result = whatif.sweep(graph, ["compute", "scaleup_bw"])
     assert result.network.name.startswith("host_memory")
-    assert result.baseline_error_pct == pytest.approx(0, abs=20)
-    assert result.beyond_limit
+    assert result.baseline_error_pct == pytest.approx(0, abs=5)
+    assert not result.beyond_limit
     assert all(row.utility_pct > 0 for row in result.results)
