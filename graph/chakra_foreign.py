@@ -8,13 +8,13 @@ of it. What ASTRA-sim would hang on is refused by name.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..base.documents import quoted, read_json
 from ..base.errors import GraphError, TraceError
 from . import chakra_format as fmt
 from .chakra_plan import topological_order
@@ -280,19 +280,17 @@ def _read_groups(job: _Job, prefix: str, given: Path | None) -> dict[str, tuple[
     if path is None:
         return {}
     try:
-        table = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
-        return {_number(key): _members(npus) for key, npus in table.items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        return _groups(read_json(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
         raise TraceError(
             f'is not a file of communicator groups {{"1": [npus], ...}} ({error})', file=path
         ) from error
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a group is given twice")
-    return found
+def _groups(table: object) -> dict[str, tuple[int, ...]]:
+    if not isinstance(table, dict):
+        raise TypeError(f"{quoted(table)} is no table")
+    return {_number(key): _members(npus) for key, npus in table.items()}
 
 
 def _number(key: str) -> str:

@@ -6,7 +6,6 @@ files by others go to `chakra_foreign`.
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import islice
 from operator import itemgetter
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import numpy as np
 
+from ..base.documents import DocumentError, read_json
 from ..base.errors import GraphError, TraceError
 from . import chakra_format as fmt
 from .chakra_foreign import read_foreign
@@ -250,8 +250,8 @@ def _check_groups(job: fmt.JobTables, readers: list[_RankReader], file: Path) ->
         for i, group in enumerate(job.groups)
     }
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        found = read_json(file.read_bytes())
+    except (OSError, DocumentError) as error:
         raise TraceError(f"is not a file of communicator groups ({error})", file=file) from error
     if found != {key: npus for key, npus in wanted.items() if len(npus) > 1}:
         raise TraceError("has other groups than the files of the ranks beside it", file=file)

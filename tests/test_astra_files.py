@@ -242,11 +242,11 @@ def test_numbers_of_a_memory_have_limits(key: str, value: int) -> None:
         ('{"1": []}', "group 1: has no member"),
         ('{"01": [0, 1]}', "group 01: is not written as 1"),
         ('{"1_0": [0, 1]}', "group 1_0: is not written as 10"),
-        ('{"1": [0, 1], "1": [2, 3]}', "key '1': is given twice"),
+        ('{"1": [0, 1], "1": [2, 3]}', "'1' is given twice"),
         ('{"1": [0, -1]}', "rank -1 is one that the network does not have"),
         ('{"1": [0, 1180591620717411303424]}', "that the network does not have"),
         ('{"99999999999": [0, 1]}', "is more than"),
-        (DEEP, "is nested too deeply"),
+        (DEEP, "nested too deeply"),
     ],
 )
 def test_groups_that_could_be_misread_are_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -264,8 +264,8 @@ def test_groups_that_could_be_misread_are_refused(tmp_path: Path, text: str, wor
         ("network.yml", f"topology: {DEEP}", "nested too deeply"),
         ("network.yml", "latency: [1]\nlatency: [2]\n", "'latency' is given twice"),
         ("system.json", DEEP, "nested too deeply"),
-        ("system.json", '{"endpoint-delay": 1, "endpoint-delay": 2}', "'endpoint-delay': is given"),
-        ("memory.json", '{"memory-type": 1, "memory-type": 2}', "'memory-type': is given"),
+        ("system.json", '{"endpoint-delay": 1, "endpoint-delay": 2}', "'endpoint-delay' is given"),
+        ("memory.json", '{"memory-type": 1, "memory-type": 2}', "'memory-type' is given"),
     ],
 )
 def test_nesting_and_keys_given_twice_are_refused(
@@ -283,13 +283,13 @@ def test_nesting_and_keys_given_twice_are_refused(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (DEEP, "recursion"),
+        (DEEP, "nested too deeply"),
         ('{"1": [0, 1e999]}', "inf is no rank"),
         ('{"1": [0.9, 1]}', "0.9 is no rank"),
         ('{"1": [true, 0]}', "True is no rank"),
         ('{"1": "01"}', "'01' is no list"),
         ('{"01": [0, 1]}', "group '01' is not written as 1"),
-        ('{"1": [0, 1], "1": [1, 0]}', "a group is given twice"),
+        ('{"1": [0, 1], "1": [1, 0]}', "'1' is given twice"),
     ],
 )
 def test_groups_beside_the_traces_of_others_are_read_strictly(

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from ...base.documents import DocumentError, read_yaml
+from ...base.documents import DocumentError, quoted, read_json, read_yaml
 from ...base.errors import NetworkError
 from .names import IMPLEMENTATIONS, TOPOLOGIES, CommType, Implementation, implementation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 #: Members of each communicator by its number, in the order that ASTRA-sim makes rings of.
@@ -159,7 +159,7 @@ def read_network(path: Path) -> NetworkFile:
     NetworkError
         If it cannot be read, or is not what ASTRA-sim takes.
     """
-    return check_network(_load_yaml(path), file=path)
+    return check_network(_load(path, read_yaml, "YAML"), file=path)
 
 
 def check_network(data: object, *, file: Path | None = None) -> NetworkFile:
@@ -254,7 +254,7 @@ def read_system(path: Path) -> SystemFile:
     NetworkError
         If it cannot be read, or is not what ASTRA-sim takes.
     """
-    return check_system(_load_json(path), file=path)
+    return check_system(_load(path, read_json, "JSON"), file=path)
 
 
 def check_system(data: object, *, file: Path | None = None) -> SystemFile:
@@ -287,7 +287,7 @@ def check_system(data: object, *, file: Path | None = None) -> SystemFile:
         for name in getattr(system, key.replace("-", "_")) or []:
             if implementation(name) is None:
                 raise NetworkError(
-                    f"ASTRA-sim knows no algorithm {_short(name)}; it knows ring, direct, "
+                    f"ASTRA-sim knows no algorithm {quoted(name)}; it knows ring, direct, "
                     "direct<W>, halvingDoubling, doubleBinaryTree, oneRing, oneDirect, "
                     "oneDirect<W>, oneHalvingDoubling",
                     file=file,
@@ -317,7 +317,7 @@ def read_memory(path: Path) -> MemoryFile:
     NetworkError
         If it cannot be read, or is not what ASTRA-sim takes.
     """
-    return check_memory(_load_json(path), file=path)
+    return check_memory(_load(path, read_json, "JSON"), file=path)
 
 
 def check_memory(data: object, *, file: Path | None = None) -> MemoryFile:
@@ -364,7 +364,7 @@ def read_groups(path: Path) -> Groups:
     NetworkError
         If the file cannot be read, or is not what ASTRA-sim takes.
     """
-    return check_groups(_load_json(path), file=path)
+    return check_groups(_load(path, read_json, "JSON"), file=path)
 
 
 def check_groups(data: Mapping[str, Any] | object, *, file: Path | None = None) -> Groups:
@@ -380,7 +380,7 @@ def check_groups(data: Mapping[str, Any] | object, *, file: Path | None = None) 
     table = _convert(data, dict[str, list[int]], file)
     groups: Groups = {}
     for key, members in table.items():
-        place = f"group {_short(key)[1:-1]}"
+        place = f"group {quoted(key)[1:-1]}"
         try:
             number = int(key)
         except ValueError:
@@ -401,7 +401,7 @@ def check_groups(data: Mapping[str, Any] | object, *, file: Path | None = None) 
         for rank in members:
             if not 0 <= rank <= _MOST_NUMBER:
                 raise NetworkError(
-                    f"rank {_short(rank)} is one that the network does not have",
+                    f"rank {quoted(rank)} is one that the network does not have",
                     file=file,
                     place=place,
                 )
@@ -461,13 +461,13 @@ def unknown_keys(path: Path, kind: type[NetworkFile | SystemFile | MemoryFile]) 
     NetworkError
         If it cannot be read any more.
     """
-    data = _load_yaml(path) if kind is NetworkFile else _load_json(path)
+    data = _load(path, read_yaml, "YAML") if kind is NetworkFile else _load(path, read_json, "JSON")
     known = {field.encode_name for field in msgspec.structs.fields(kind)}
     if kind is SystemFile:
         known.update(_REFUSED_KEYS, _IDLE_KEYS)
     keys = data if isinstance(data, dict) else {}
     return [
-        f"{path}: ASTRA-sim ignores the key {_short(key)}, which it does not know"
+        f"{path}: ASTRA-sim ignores the key {quoted(key)}, which it does not know"
         for key in keys
         if key not in known
     ]
@@ -497,50 +497,18 @@ def _check_number(value: float, most: float, unit: str, file: Path | None, place
         reason = f"is more than the {most:,.0f}{unit} that are the most"
     else:
         return
-    raise NetworkError(f"{_short(value)} {reason}", file=file, place=place)
+    raise NetworkError(f"{quoted(value)} {reason}", file=file, place=place)
 
 
-def _short(value: object) -> str:
-    """Write what a file gives, in a message, whatever its length."""
-    if isinstance(value, int) and value.bit_length() > 200:
-        return f"a number of {value.bit_length()} bits"
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:60]}...{text[-1]}"
-
-
-def _load_yaml(path: Path) -> object:
+def _load(path: Path, read: Callable[[bytes], object], language: str) -> object:
     try:
-        return read_yaml(path.read_bytes())
+        return read(path.read_bytes())
     except DocumentError as error:
         raise NetworkError(
-            f"is not YAML that can be used ({error})", file=path, place=error.place
+            f"is not {language} that can be used ({error})", file=path, place=error.place
         ) from error
     except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _load_json(path: Path) -> object:
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found: dict[str, object] = {}
-        for key, value in pairs:
-            if key in found:
-                raise NetworkError("is given twice", file=path, place=f"key {_short(key)}")
-            found[key] = value
-        return found
-
-    try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
-        raise NetworkError(f"is not JSON ({error})", file=path) from error
-    except RecursionError:
-        raise NetworkError("is nested too deeply", file=path) from None
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError | ValueError) -> NetworkError:
-    reason = getattr(error, "strerror", None) or error
-    return NetworkError(f"cannot be read ({reason})", file=path)
+        raise NetworkError(f"cannot be read ({error.strerror or error})", file=path) from error
 
 
 def _write(path: Path, text: str) -> None:
