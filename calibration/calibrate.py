@@ -16,13 +16,12 @@ import numpy as np
 
 from ..base.progress import Progress, silent
 from ..base.settings import DEFAULT_LIMIT_PCT
-from ..graph.columns import Collective, collect_instances
+from ..graph.columns import Collective, Worker, collect_instances
 from ..simulator.choice import cheapest
 from ..simulator.network import Alternative, check_priced
 from ..simulator.run import simulate
 from .charges import charges_of
 from .fit import ACCURACY, fit
-from .nominal import is_cpu_job
 from .notes import data_notes, slowdown_note, tier_notes
 from .observed import observe
 from .parameters import (
@@ -150,7 +149,7 @@ def calibrate(
     instances = collect_instances(graph)
     observed = observe(graph, instances, nominal, placement)
     charges = charges_of(graph, instances, observed, placement)
-    prior = prior or Prior.of(nominal, device_job=not is_cpu_job(graph))
+    prior = prior or Prior.of(nominal, device_job=graph.worker is Worker.DEVICE)
     found = _fit(charges, Parameters.of(nominal, prior))
     slowdown = estimate_slowdown(graph, draws=draws)
     network = _finished(found.parameters, found.values)

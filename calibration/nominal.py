@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..base.errors import NetworkError, UsageError
+from ..graph.columns import Worker
 from ..simulator.network import (
     TIER_NAMES,
     Network,
@@ -88,7 +89,7 @@ def nominal_network(
                 file=graph.trace or None,
             )
         return found
-    if network is None and is_cpu_job(graph):
+    if network is None and graph.worker is not Worker.DEVICE:
         return _ethernet(graph, known)
     if found is None and set(known) == {TIER_NAMES[1]}:
         raise NetworkError(
@@ -99,19 +100,15 @@ def nominal_network(
     return _with_speeds(found or _unknown_machine(graph, known), known)
 
 
-def is_cpu_job(graph: ExecutionGraph) -> bool:
-    """Whether the ranks of a trace are processes without a device."""
-    return graph.source.endswith("-cpu")
-
-
 def machine_preset(graph: ExecutionGraph) -> Network | None:
     """Preset of the machine of a trace, if there is one."""
-    if graph.source == "xla-cpu":
+    if graph.worker is Worker.THREADS:
         note = f"preset {_IN_ONE_PROCESS} chosen because the devices are CPU devices of XLA"
         preset = load_network(_IN_ONE_PROCESS)
         return msgspec.structs.replace(preset, assumptions=[note, *preset.assumptions])
-    devices = {""} if is_cpu_job(graph) else set(graph.devices)
-    if len(devices) != 1 or (not is_cpu_job(graph) and "" in devices):
+    on_devices = graph.worker is Worker.DEVICE
+    devices = set(graph.devices) if on_devices else {""}
+    if len(devices) != 1 or (on_devices and "" in devices):
         return None
     return match_preset(devices.pop(), graph.world_size, graph.hosts)
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..graph.columns import Worker
 from ..simulator.interference import MOST_LOST, alike, measured_busy, overlap_ns
 from ..simulator.network import Overlap
-from .nominal import is_cpu_job
 from .results import Slowdown, SlowedOperation
 from .uncertainty import INTERVAL
 
@@ -66,7 +66,7 @@ def estimate_slowdown(graph: ExecutionGraph, *, draws: int = 0, seed: int = 0) -
     drawn = _lost(excess[chosen], beside[chosen]).tolist()
     ends = np.percentile([lost, *drawn], INTERVAL).tolist() if draws else []
     exponent, exponents = 0.0, (0.0, 0.0)
-    if is_cpu_job(graph):
+    if graph.worker is not Worker.DEVICE:
         exponent, exponents = HOST_EXPONENT, HOST_EXPONENTS
     return Slowdown(
         overlap=_overlap(lost, exponent),

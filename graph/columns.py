@@ -18,7 +18,7 @@ so a node runs::
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 
 
 DependencyModel = Literal["host", "stream", "serial"]
+
+#: No job has more ranks; a larger number is damage, and tables of that size fill the memory.
+MOST_RANKS = 10_000_000
+
+
+class Worker(Enum):
+    """What a rank is."""
+
+    DEVICE = "device"  # with queues, kernels and links of its own
+    PROCESS = "process"  # of a host: operations of the host are its compute, sockets its network
+    THREADS = "threads"  # of one process, as the CPU devices of XLA: all share its cores and memory
 
 
 class Kind(IntEnum):
@@ -183,7 +194,7 @@ def _not_said() -> NDArray[np.int32]:
     return np.zeros(0, dtype=np.int32)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ExecutionGraph:
     """Everything a job did in its recorded steps (N nodes, E dependencies, R ranks).
 
@@ -316,6 +327,12 @@ class ExecutionGraph:
         return np.repeat(
             np.arange(self.num_ranks, dtype=np.int32), np.diff(self.rank_ptr).astype(np.int64)
         )
+
+    @property
+    def worker(self) -> Worker:
+        """What a rank is, by the dialect that the graph was made from."""
+        of_host = {"kineto-cpu": Worker.PROCESS, "xla-cpu": Worker.THREADS}
+        return of_host.get(self.source, Worker.DEVICE)
 
     @property
     def end_ns(self) -> NDArray[np.int64]:

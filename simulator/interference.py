@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph.columns import Collective, Flavour, LaneKind
+from ..base.once import once_for_each
+from ..graph.columns import Collective, Flavour, LaneKind, Worker
 from ..graph.repeats import repeated
 
 if TYPE_CHECKING:
@@ -96,13 +97,14 @@ def sensitive(graph: ExecutionGraph) -> NDArray[np.bool_]:
     """Nodes that slow down beside a transfer: device compute, or a CPU job's host work."""
     kind = graph.lanes.kind[graph.lane]
     on_device: NDArray[np.bool_] = (graph.flavour == Flavour.COMPUTE) & (kind == LaneKind.STREAM)
-    if graph.source != "kineto-cpu":
+    if graph.worker is not Worker.PROCESS:
         return on_device
     host_work: NDArray[np.bool_] = np.isin(graph.flavour, [int(Flavour.COMPUTE), int(Flavour.HOST)])
     on_host: NDArray[np.bool_] = host_work & (kind == LaneKind.HOST)
     return on_host
 
 
+@once_for_each
 def measured_busy(graph: ExecutionGraph) -> list[Busy]:
     """When each rank had a transfer in flight, as measured."""
     comm = (graph.coll != Collective.NONE) & (graph.instance >= 0) & (graph.transfer_ns > 0)
@@ -120,7 +122,7 @@ def simulated_busy(graph: ExecutionGraph, release: Float, end: Float) -> list[Bu
 def _per_rank(
     graph: ExecutionGraph, comm: NDArray[np.bool_], begin: Float, end: Float
 ) -> list[Busy]:
-    if graph.source == "kineto-cpu" and comm.any():
+    if graph.worker is Worker.PROCESS and comm.any():
         # A rank that has all its data still sends to those that have not: its kernel does, after
         # the operation has ended. A device does no work for others beyond its own kernel.
         last = np.full(int(graph.instance.max()) + 1, -np.inf)
@@ -152,6 +154,7 @@ class Alike:
     work_ns: Float
 
 
+@once_for_each
 def alike(graph: ExecutionGraph) -> Alike:
     """Find operations that show what a transfer beside them costs.
 

@@ -20,7 +20,7 @@ import yaml
 
 from ..base.documents import DocumentError, read_yaml
 from ..base.errors import NetworkError
-from ..graph.columns import Collective
+from ..graph.columns import MOST_RANKS, Collective
 from .algorithms.layout import MAX_TIERS, fabrics, port_tier, shape_of
 from .algorithms.names import ALGORITHMS, AUTO, BY_LABEL, OF_COLLECTIVE
 from .algorithms.plans import possible_somewhere
@@ -38,8 +38,8 @@ Topology = Literal["switch", "ring", "fully_connected"]
 TIER_NAMES = ("scaleup", "scaleout")
 
 
-#: No tier joins more, and no slowdown or exponent is larger: beyond lie only slips of the pen.
-MOST_RANKS, MOST_SLOWED = 10_000_000, 1000.0
+#: No slowdown or exponent is larger: beyond lie only slips of the pen.
+MOST_SLOWED = 1000.0
 
 
 class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ..base.errors import NetworkError, UsageError
+from ..base.once import once_for_each
 from ..graph.columns import Collective, ExecutionGraph, Flavour
 from ..graph.compress import NUM_PART_KINDS, CompressedGraph, compress, uncompressed
 from ..graph.steps import (
@@ -354,26 +354,23 @@ def simulate(
     )
 
 
-_programs: WeakKeyDictionary[CompressedGraph, Program] = WeakKeyDictionary()
-
-
+@once_for_each
 def _program(compressed: CompressedGraph) -> Program:
     """Lay out a graph once for all its simulations."""
     from .engine import program
 
-    if compressed not in _programs:
-        _programs[compressed] = program(compressed)
-    return _programs[compressed]
+    return program(compressed)
 
 
-_undisturbed_of: WeakKeyDictionary[CompressedGraph, dict[float, CompressedGraph]] = (
-    WeakKeyDictionary()
-)
+@once_for_each
+def _undisturbed_of(_: CompressedGraph) -> dict[float, CompressedGraph]:
+    """A graph with slowdowns taken out, as far as they were asked for."""
+    return {}
 
 
 def _undisturbed(compressed: CompressedGraph, slowdown: float) -> CompressedGraph:
     """Take a slowdown out of the measured durations, once for all simulations of a graph."""
-    known = _undisturbed_of.setdefault(compressed, {})
+    known = _undisturbed_of(compressed)
     if slowdown not in known:
         graph = without_slowdown(compressed.original, slowdown)
         contracted = compressed.graph.num_nodes < compressed.original.num_nodes

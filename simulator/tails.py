@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..graph.columns import Worker
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -39,7 +41,7 @@ def moving_ns(graph: ExecutionGraph, transfer_ns: Float) -> Float:
     float64, shape (N,)
         0 where no transfer was measured.
     """
-    if graph.source == "xla-cpu":
+    if graph.worker is Worker.THREADS:
         return np.zeros(graph.num_nodes)
     measured = np.maximum(graph.transfer_ns, 0).astype(np.float64)
     share = np.minimum(graph.tail_ns, measured) / np.maximum(measured, 1)
