@@ -12,10 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from whatif.base.errors import TraceError
-from whatif.converters.kineto.decode import RowDecoder
+from whatif.converters.chrome.decode import RowDecoder
+from whatif.converters.chrome.stream import EventStream
+from whatif.converters.chrome.text import TextBlocks
 from whatif.converters.kineto.events import Category, KinetoTrace
 from whatif.converters.kineto.reader import read_kineto
-from whatif.converters.kineto.stream import EventStream, TextBlocks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from whatif.converters.kernels import collective_from_kernel, is_communication_kernel
 from whatif.converters.kineto.comms import parse_ranks
 from whatif.converters.kineto.names import (
     Call,
     classify_call,
-    collective_from_kernel,
     collective_from_op,
     dtype_bytes,
     dtype_name,
-    is_communication_kernel,
 )
 from whatif.graph.columns import Collective
 

@@ -19,15 +19,14 @@ import numpy as np
 
 from ...base.errors import TraceError
 from ...graph.columns import Collective
+from ..kernels import collective_from_kernel, is_communication_kernel
 from ..operations import CommOp, GroupKey
 from .device import launch_calls
 from .events import Category
 from .names import (
-    collective_from_kernel,
     collective_from_op,
     dtype_bytes,
     dtype_name,
-    is_communication_kernel,
     is_send,
 )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...base.errors import GraphError, TraceError, UsageError
-from ...graph.columns import LaneKind
+from ...graph.columns import MOST_RANKS, LaneKind
 from ...graph.coverage import Coverage, Dropped, Inference
 from ..assemble import RankInput, assemble, measure_transfers
 from ..clocks import Alignment, align
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from .device import Device
     from .discover import Discovery
     from .events import KinetoTrace
-
-#: No job has more ranks; a larger number is damage, and tables of that size fill the memory.
-MOST_RANKS = 10_000_000
 
 _DEVICE_ROWS = (int(Category.KERNEL), int(Category.MEMCPY), int(Category.MEMSET))
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...graph.columns import Collective, Flavour, Kind, LaneKind
+from ..kernels import is_copy_kernel
 from .events import Category
-from .names import is_copy_kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

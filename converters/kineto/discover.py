@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...base.errors import TraceError
-from .sniff import is_kineto, read_opening, why_not_kineto
+from ..chrome.text import read_opening
+from .sniff import is_kineto, why_not_kineto
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...base.errors import TraceError
+from ..chrome.text import GZIP_MAGIC
 from .reader import read_kineto
-from .sniff import GZIP_MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

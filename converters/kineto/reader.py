@@ -1,6 +1,6 @@
 """Reading one Kineto trace into columns.
 
-`read_kineto` streams a file of any size through `stream` and `decode` and keeps only what a
+`read_kineto` streams a file of any size through `chrome` and keeps only what a
 conversion needs, as `KinetoTrace` describes. Which files of a directory are traces is
 `discover`, and reading all ranks of a job is `job`. What the events mean together (steps,
 launches, collectives) is for the converter.
@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...base.errors import TraceError
-from .decode import EXACT_FLOAT_US, Args, Row, RowDecoder, as_int, decode_args
+from ..chrome.decode import EXACT_FLOAT_US, Row, RowDecoder, as_int, decode_args
+from ..chrome.stream import EventStream
+from ..chrome.text import BLOCK_BYTES, CutShortError, TextBlocks, read_opening
+from ..kernels import is_communication_kernel
+from .arguments import Args, args_of
 from .events import Category, Flows, KinetoTrace
-from .names import is_communication_kernel
-from .sniff import read_opening, why_not_kineto
-from .stream import BLOCK_BYTES, CutShortError, EventStream, TextBlocks
+from .sniff import why_not_kineto
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -263,7 +265,7 @@ class _Columns:
             return
         name = np.array([self._names[row.name] for row in rows], dtype=np.int32)
         comm = self._names.tell_of_communication(name, category)
-        args = self._decoder.args_of(rows)
+        args = args_of(rows)
         for i in np.flatnonzero(category == _KERNEL).tolist():
             comm[i] |= args[i].collective is not None
         for i in np.flatnonzero(comm).tolist():

@@ -7,15 +7,8 @@ carry the same suffixes. Only the opening of a file is looked at here; reading i
 from __future__ import annotations
 
 import re
-import zlib
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-GZIP_MAGIC = b"\x1f\x8b"
-OPENING_BYTES = 1 << 16
-_SMALLEST_GZIP_BYTES = 20
+from ..chrome.text import GZIP_MAGIC
 
 _BINARY = (
     (b"SQLite format 3\0", "an SQLite database (Nsight Systems or rocprof), not a JSON trace"),
@@ -31,35 +24,6 @@ _KINETO_KEY = re.compile(
 )
 _BARE_ARRAY_OF_EVENTS = re.compile(rb'\[\s*\{.{0,4000}?"ph"\s*:', re.DOTALL)
 _TEXT_CONTROL = frozenset(b"\t\n\r\f\x1b")
-
-
-def read_opening(path: Path) -> bytes:
-    """Read the first `OPENING_BYTES` of a file, unpacked if it is gzipped.
-
-    Parameters
-    ----------
-    path : Path
-        A regular file.
-
-    Returns
-    -------
-    bytes
-        The opening; shorter where the file (or what can be unpacked of it) is shorter, and still
-        packed where nothing can be unpacked.
-    """
-    with path.open("rb") as file:
-        data = file.read(OPENING_BYTES)
-    packed, text = data, b""
-    while packed.startswith(GZIP_MAGIC) and len(text) < OPENING_BYTES:
-        inflater = zlib.decompressobj(wbits=31)
-        try:
-            text += inflater.decompress(packed, OPENING_BYTES - len(text))
-        except zlib.error:
-            break
-        packed = inflater.unused_data.lstrip(b"\0")
-    # An empty file packs into twenty bytes; nothing from fewer means that the header is cut.
-    empty = data.startswith(GZIP_MAGIC) and len(data) >= _SMALLEST_GZIP_BYTES and packed != data
-    return text if text or empty else data
 
 
 def why_not_kineto(opening: bytes) -> str | None:

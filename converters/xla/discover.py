@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...base.errors import TraceError
-from ..kineto.sniff import read_opening
+from ..chrome.text import read_opening
 from .xplane import host_of
 
 if TYPE_CHECKING:

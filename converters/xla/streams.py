@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from ...base.errors import TraceError
-from ..kineto.names import is_communication_kernel, is_copy_kernel
+from ..kernels import is_communication_kernel, is_copy_kernel
 from .collectives import Meaning, Role
 from .events import Platform
 from .hlo import HloError

@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 
 from ...base.errors import TraceError
-from ..kineto.decode import Row, RowDecoder, decode_args
-from ..kineto.stream import BLOCK_BYTES, CutShortError, EventStream, TextBlocks
+from ..chrome.decode import Row, RowDecoder, decode_args
+from ..chrome.stream import EventStream
+from ..chrome.text import BLOCK_BYTES, CutShortError, TextBlocks
 from .collectives import may_communicate
 from .events import ABSENT, LONGEST_PS, Annotation, Device, Line, OpInfo, Platform, Profile
 from .xplane import TPU_LINES, host_of

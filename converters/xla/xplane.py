@@ -16,8 +16,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from ...base.errors import TraceError
-from ..kineto.sniff import GZIP_MAGIC
-from ..kineto.stream import CutShortError, TextBlocks
+from ..chrome.text import GZIP_MAGIC, CutShortError, TextBlocks
 from .collectives import may_communicate
 from .events import ABSENT, LONGEST_PS, Annotation, Device, Line, OpInfo, Platform, Profile
 from .hlo import MOST_DEVICES, HloError

@@ -1,119 +1,27 @@
-"""A trace file as a stream: its text in blocks, its events in runs, its metadata.
+"""A trace file as a stream: its events in runs, and its metadata.
 
-`TextBlocks` reads plain or gzipped files. `EventStream` finds the ``traceEvents`` array,
-wherever it stands among the other keys, and cuts it between events, so that no more than a few
-blocks are in memory at a time. How a run of events is decoded is in `decode`.
+`EventStream` finds the ``traceEvents`` array, wherever it stands among the other keys, and cuts
+it between events, so that no more than a few blocks of `text` are in memory at a time. How a run
+of events is decoded is in `decode`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...base.errors import TraceError
 from .decode import ends_inside_event, load_object, load_value_at, next_event_like_first
-from .sniff import GZIP_MAGIC
+from .text import BLOCK_BYTES, CutShortError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from typing import BinaryIO
+    from collections.abc import Iterator
 
     from .decode import Row, RowDecoder
-
-#: Blocks that fit the second-level cache decode fastest (benchmarks/bench_parse.py).
-BLOCK_BYTES = 1 << 17
-
-
-class CutShortError(Exception):
-    """The file ends before its content does; `place` says where."""
-
-    def __init__(self, what: str, place: str) -> None:
-        super().__init__(what)
-        self.what = what
-        self.place = place
-
-
-class TextBlocks:
-    """The text of a file, unpacked, in blocks.
-
-    Parameters
-    ----------
-    path : Path
-        Plain or gzipped (told by its magic, never its name; several members may follow each
-        other).
-    block_bytes : int
-        Largest size of a block.
-    on_bytes : callable
-        Told how many bytes of the file have been read.
-
-    Attributes
-    ----------
-    total : int
-        Bytes of text given so far.
-    warnings : list of str
-        Oddities of the packing.
-    """
-
-    def __init__(self, path: Path, block_bytes: int, on_bytes: Callable[[int], None]) -> None:
-        self.path = path
-        self.total = 0
-        self.warnings: list[str] = []
-        self._block_bytes = block_bytes
-        self._on_bytes = on_bytes
-
-    def __iter__(self) -> Iterator[bytes]:
-        with self.path.open("rb") as file:
-            packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-            file.seek(0)
-            for block in self._inflated(file) if packed else self._plain(file):
-                self.total += len(block)
-                yield block
-
-    def _plain(self, file: BinaryIO) -> Iterator[bytes]:
-        while block := file.read(self._block_bytes):
-            self._on_bytes(file.tell())
-            yield block
-
-    def _inflated(self, file: BinaryIO) -> Iterator[bytes]:
-        inflater = zlib.decompressobj(wbits=31)
-        data = file.read(self._block_bytes)
-        while data:
-            self._on_bytes(file.tell())
-            try:
-                block = inflater.decompress(data, self._block_bytes)
-            except zlib.error as error:
-                raise TraceError(
-                    f"damaged gzip data ({error})",
-                    file=self.path,
-                    place=f"compressed byte {file.tell() - len(data)}",
-                ) from error
-            if block:
-                yield block
-            if not inflater.eof:
-                data = inflater.unconsumed_tail or file.read(self._block_bytes)
-                continue
-            data = self._next_member(inflater.unused_data, file)
-            if data:
-                inflater = zlib.decompressobj(wbits=31)
-        if not inflater.eof:
-            raise CutShortError("the gzip data ends early", f"compressed byte {file.tell()}")
-
-    def _next_member(self, data: bytes, file: BinaryIO) -> bytes:
-        """Find where the next gzip member begins; nothing if there is none."""
-        while len(data := data.lstrip(b"\0")) < len(GZIP_MAGIC):  # tapes pad with zeros
-            more = file.read(self._block_bytes)
-            if not more:
-                break
-            data += more
-        if data and not data.startswith(GZIP_MAGIC):
-            self.warnings.append("what follows the gzip data is no gzip data and was ignored")
-            return b""
-        return data
+    from .text import TextBlocks
 
 
 class EventStream:

@@ -3,8 +3,8 @@
 `RowDecoder` turns a run of events (``{...}, {...}``) into `Row` objects. Well-formed text takes
 the fast, typed way; text whose types drift an untyped one; and text that is no valid JSON is
 repaired as far as that goes, event by event if need be, since one unescaped quote in a
-gigabyte should cost one event. Cutting a file into such runs is `stream`, and what the rows mean
-is `reader`.
+gigabyte should cost one event. Cutting a file into such runs is `stream`; what the rows mean is
+for the dialects.
 """
 
 from __future__ import annotations
@@ -49,41 +49,6 @@ class _ExactRow(Row, gc=False):
     dur: Decimal | None = None
 
 
-class Args(
-    msgspec.Struct,
-    gc=False,
-    frozen=True,
-    rename={
-        "external_id": "External id",
-        "external_id_old": "external id",
-        "wait_correlation": "wait_on_cuda_event_record_corr_id",
-        "wait_event": "wait_on_cuda_event_id",
-        "wait_stream": "wait_on_stream",
-        "size": "bytes",
-        "collective": "Collective name",
-    },
-):
-    """The arguments that have a column of their own; -1 where absent.
-
-    ROCm writes some of these numbers as strings.
-    """
-
-    external_id: int | str = -1
-    correlation: int | str = -1
-    external_id_old: int | str = -1
-    device: int | str = -1
-    stream: int | str = -1
-    size: int | str = -1
-    wait_stream: int | str = -1
-    wait_correlation: int | str = -1
-    wait_event: int | str = -1
-    event_id: int | str = -1
-    collective: str | None = None
-
-
-_ARGS_FIELDS = {field.encode_name: field.name for field in msgspec.structs.fields(Args)}
-
-
 class RowDecoder:
     """Decodes runs of events and counts what it could not decode.
 
@@ -102,7 +67,6 @@ class RowDecoder:
         self._fast = msgspec.json.Decoder(list[_FastRow])
         self._exact = msgspec.json.Decoder(list[_ExactRow])
         self._untyped = msgspec.json.Decoder(list[Any], float_hook=Decimal)
-        self._args = msgspec.json.Decoder(list[Args])
 
     def decode(self, text: bytes) -> list[Row]:
         """Decode well-formed text, whatever the types of its fields.
@@ -199,13 +163,6 @@ class RowDecoder:
                     rows.append(row)
                 i += 1
         return rows
-
-    def args_of(self, rows: list[Row]) -> list[Args]:
-        """Decode the arguments that have columns, of many rows at once."""
-        try:
-            return self._args.decode(b"[" + b",".join([row.args for row in rows]) + b"]")
-        except msgspec.DecodeError:
-            return [_args_from_dict(decode_args(row.args)) for row in rows]
 
     def _rows(self, events: list[Any]) -> list[Row]:
         rows = [_row_from_dict(event) for event in events if isinstance(event, dict)]
@@ -343,13 +300,6 @@ def _row_from_dict(event: dict[str, Any]) -> Row:
         ts=_time(event.get("ts")),
         dur=_time(event.get("dur")),
     )
-
-
-def _args_from_dict(args: dict[str, Any]) -> Args:
-    known = {name: args[key] for key, name in _ARGS_FIELDS.items() if key in args}
-    collective = known.pop("collective", None)
-    numbers = {name: as_int(value) for name, value in known.items()}
-    return Args(**numbers, collective=None if collective is None else str(collective))
 
 
 def _text(value: object) -> str:

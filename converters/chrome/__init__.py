@@ -1,0 +1,1 @@
+"""Reading Chrome trace-event JSON, in which PyTorch and XProf both write: files, events, rows."""
