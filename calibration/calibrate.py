@@ -250,8 +250,11 @@ def _fit(charges: Charges, parameters: Parameters) -> Fit:
         if slowest is None:
             break
         types.append(slowest)
-        again = Parameters.of(parameters.network, parameters.prior, types)
-        found = likeliest_cause(fit(charges, again), charges)
+        own = Parameters.of(parameters.network, parameters.prior, types)
+        again = likeliest_cause(fit(charges, own), charges)
+        if not again.free[-1]:
+            break
+        found = again
     return found
 
 

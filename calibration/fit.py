@@ -224,13 +224,15 @@ def _fit_determined(problem: _Problem, state: _State) -> None:
         lost[free] = from_data < min(DETERMINED, 1 / (2 * len(free)))
         values = problem.values(state, state.x)
         spare = _AT_LIMIT * parameters.scale
-        none_left = state.free & np.isin(parameters.field, COSTS) & (values <= spare)
-        if lost.any():
-            state.hold(lost)
-        elif none_left.any():
+        costs = np.isin(parameters.field, COSTS)
+        none_left = state.free & costs & (values <= spare) & ~lost
+        # First, since a cost that there is none of hides what the data say of the others.
+        if none_left.any():
             state.start[none_left] = 0.0
             state.at_limit |= none_left
             state.hold(none_left)
+        elif lost.any():
+            state.hold(lost)
         elif from_data.min() < DETERMINED:
             lost[free[np.argmin(from_data)]] = True
             state.hold(lost)
