@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import importlib
 import json
+import subprocess
+import sys
 import tomllib
 from importlib import metadata, resources
 from pathlib import Path
@@ -46,6 +48,18 @@ def test_every_folder_with_code_is_installed() -> None:
 def test_each_package_is_a_folder_with_a_docstring(package: str) -> None:
     assert (folder_of(package) / "__init__.py").is_file()
     assert importlib.import_module(package).__doc__
+
+
+def test_python_in_the_root_of_a_checkout_finds_the_subpackages() -> None:
+    """There the folder of the face comes before the installed package."""
+    script = (
+        "import sys, whatif, whatif.graph.columns as c; sys.exit(f'{whatif.__file__} {c.__file__}')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    where = f"{ROOT / 'whatif' / '__init__.py'} {ROOT / 'graph' / 'columns.py'}"
+    assert done.stderr.strip() == where
 
 
 @pytest.mark.parametrize("package", PACKAGES)

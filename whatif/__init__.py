@@ -14,6 +14,7 @@ costs nothing. The folders beside this one are its subpackages, ``whatif.graph``
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ _WHERE = {
     "validation": ("validate",),
 }
 _MODULE = {name: module for module, names in _WHERE.items() for name in names}
+
+# Where Python runs in a checkout it finds this folder before the installed package; there the
+# subpackages lie beside it.
+if not os.path.isdir(os.path.join(__path__[0], "base")):  # noqa: PTH112, PTH118
+    __path__.append(os.path.dirname(__path__[0]))  # noqa: PTH120
 
 # The subpackage `utility` has the name of a function. Python puts a subpackage into its parent
 # once, when it is first imported; done now and taken out again, it cannot cover the function.
