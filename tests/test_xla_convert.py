@@ -440,18 +440,19 @@ def test_programs_between_two_steps_belong_to_the_one_after(
     # A step ends with its run; what follows the last one is of a step that was not recorded.
     assert graph.steps.completion_ns.tolist() == [50_000, 1_050_000, 2_050_000]
     assert graph.step[of(graph, Collective.ALL_REDUCE)].tolist() == [1, 2] * 2
-    assert ("runs of jit_sample", 2, "after the last recorded step") in [
+    assert ("runs of jit_sample", 2, "after the last one") in [
         (d.what, d.count, d.reason) for d in graph.coverage.dropped
     ]
     middle = checked(path, steps=["1"])
-    assert step_times(middle.steps.completion_ns).tolist() == [50_000]
-    assert middle.start_ns.min() == -940_000
+    # What ran since the run before is part of it: it is as long as among the others.
+    assert step_times(middle.steps.completion_ns).tolist() == [990_000]
+    assert middle.start_ns.min() == 0
     assert [
         (d.what, d.count, d.reason) for d in middle.coverage.dropped if d.what[:7] == "runs of"
     ] == [
         ("runs of jit_step", 4, "in steps that are not chosen"),
         ("runs of jit_sample", 2, "in steps that are not chosen"),
-        ("runs of jit_sample", 2, "after the last recorded step"),
+        ("runs of jit_sample", 2, "after the last one"),
     ]
 
 
@@ -535,17 +536,47 @@ def test_hosts_whose_clocks_differ_are_aligned(tmp_path: Path) -> None:
     assert any(i.what == "clock offsets" for i in graph.coverage.inferred)
 
 
-def test_the_first_step_may_follow_other_work(write: Callable[[list[Chip]], Path]) -> None:
-    made = chips(2, [compute(0, 50)], runs=2)
+def after_init(runs: int) -> list[Chip]:
+    made = chips(2, [compute(0, 50)], runs=runs)
     for chip in made:
         for module, op in zip(chip.modules, chip.ops, strict=True):
             module.start += 500
             op.start += 500
         chip.modules.insert(0, Module("jit_init(3)", 100, 20))
         chip.ops.insert(0, all_reduce(100, 20, "init"))
+    return made
+
+
+def test_the_first_of_several_steps_begins_with_what_ran_before_it(
+    write: Callable[[list[Chip]], Path],
+) -> None:
+    graph = checked(write(after_init(runs=2)))
+    assert step_times(graph.steps.completion_ns).tolist() == [450_000, 1_000_000]
+    assert graph.start_ns.min() == 0
+    assert graph.coverage.collectives_seen == 2
+
+
+def test_a_single_step_is_the_run_that_was_recorded(write: Callable[[list[Chip]], Path]) -> None:
+    """Whatever ran before it, and however long before."""
+    graph = checked(write(after_init(runs=1)))
+    assert step_times(graph.steps.completion_ns).tolist() == [50_000]
+    assert graph.start_ns.min() == 0
+    assert ("runs of jit_init", 2, "before the recorded step") in [
+        (d.what, d.count, d.reason) for d in graph.coverage.dropped
+    ]
+
+
+def test_devices_agree_on_the_step_of_a_run_though_one_lacks_the_first(
+    write: Callable[[list[Chip]], Path],
+) -> None:
+    made = chips(2, [compute(0, 10), all_reduce(10, 5)], runs=4)
+    for chip in made:
+        chip.steps = [(str(k), k * 1000, 20) for k in range(4)]
+    del made[1].steps[0]
     graph = checked(write(made))
-    assert graph.start_ns.min() == -400_000
-    assert len(graph.steps) == 2
+    assert graph.steps.names == ("step#1", "step#2", "step#3")
+    assert graph.coverage.collectives_matched == 8
+    assert step_times(graph.steps.completion_ns)[1:].tolist() == [1_000_000] * 2
 
 
 # Members that are not there --------------------------------------------------------------

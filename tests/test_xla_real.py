@@ -76,7 +76,8 @@ def test_v6e_of_which_half_the_members_were_not_captured(shared_data: Path) -> N
     # A step is 784 ms on the chips' own clocks; the profile's own times jump by 100 ms and more.
     steps = step_times(graph.steps.completion_ns)
     assert len(steps) == 100
-    assert np.ptp(steps) < 2_000_000
+    # The first begins with the programs that made its data, the all-reduces among them.
+    assert np.ptp(steps[1:]) < 2_000_000
     assert any("the device's clock is used" in text for text in graph.coverage.warnings)
 
 

@@ -34,7 +34,7 @@ from .join import number_operations, settle_ends
 from .leaves import Leaves, Meanings, find_leaves
 from .report import report_conversion
 from .runs import Runs, join_runs, runs_of_modules, runs_of_numbers, short_name, whole_trace
-from .steps import find_steps, steps_of_runs
+from .steps import find_steps, steps_of_runs, with_all_of_them
 from .streams import device_leaves
 from .unlike import missing_operations
 
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from ...graph.columns import DependencyModel, ExecutionGraph
     from ..match import Matched
     from .events import Profile
-    from .steps import FoundSteps
 
 #: Chips of one host whose collectives end further apart than this have clocks of their own
 #: (vLLM on v6e: within 0.2 us).
@@ -107,7 +106,10 @@ def convert_xla(
         [[run for run in j.runs if run.kept] for j in jobs],
     )
     coverage.assumed.append(found.what)
-    chosen = select_steps(found.windows, steps)
+    recorded = select_steps(found.windows, None)
+    runs = [job.runs for job in jobs]
+    step_of = steps_of_runs(runs, recorded, of_host=found.of_host)
+    chosen = select_steps(with_all_of_them(recorded, runs, step_of), steps)
     names = Names()
     ranks = [_executed(job, window, names) for job, window in zip(jobs, chosen, strict=True)]
     if jobs[0].device.platform is not Platform.GPU:  # whose devices may choose other kernels
@@ -131,8 +133,9 @@ def convert_xla(
     if world > 1 and (assume_missing or len(ranks) == world):
         add_barriers(ranks)
     rates = copy_rates([rank.work for rank in ranks])
-    for rank, step_of in zip(ranks, _chosen_steps(jobs, found, chosen, coverage), strict=True):
-        rank.step_of = step_of
+    _leave_out(jobs, step_of, recorded[0].names, chosen[0].names, coverage)
+    for rank, row in zip(ranks, step_of, strict=True):
+        rank.step_of = row
         rank.chip = _build(rank, world, set(numbers), rates, assume_missing=assume_missing)
     number_operations(numbers, [rank.chip for rank in ranks])
     matched = match(
@@ -292,29 +295,25 @@ def _executed(job: JobDevice, windows: Windows, names: Names) -> Executed:
     return Executed(job, work, found, nodes, Chip(), windows)
 
 
-def _chosen_steps(
-    jobs: list[JobDevice], found: FoundSteps, chosen: list[Windows], coverage: Coverage
-) -> list[list[int]]:
-    """Index into the chosen steps for each run of each device, or -1; the latter is reported."""
-    place = {name: k for k, name in enumerate(chosen[0].names)}
-    result = []
+def _leave_out(
+    jobs: list[JobDevice],
+    step_of: list[list[int]],
+    recorded: tuple[str, ...],
+    chosen: tuple[str, ...],
+    coverage: Coverage,
+) -> None:
+    """Number the steps of runs as they were chosen; -1 for those that are left out, reported."""
+    place = {recorded.index(name): k for k, name in enumerate(chosen)}
     left: Counter[tuple[str, str]] = Counter()
-    for job, windows, steps in zip(
-        jobs, found.windows, steps_of_runs([job.runs for job in jobs], found), strict=True
-    ):
-        names = [*windows.names, ""]
-        mine = [
-            place.get(names[step], -1) if run.kept else -1
-            for step, run in zip(steps, job.runs, strict=True)
-        ]
-        for step, where, run in zip(steps, mine, job.runs, strict=True):
-            if run.kept and where < 0:
-                late = step == len(windows.names)
-                why = "after the last recorded step" if late else "in steps that are not chosen"
-                left[f"runs of {short_name(run.module)}", why] += 1
-        result.append(mine)
+    for job, row in zip(jobs, step_of, strict=True):
+        for number, run in enumerate(job.runs):
+            step = row[number]
+            row[number] = place.get(step, -1) if run.kept else -1
+            if run.kept and row[number] < 0:
+                why = {-1: "before the recorded step", len(recorded): "after the last one"}
+                what = f"runs of {short_name(run.module)}" if run.module else "runs of programs"
+                left[what, why.get(step, "in steps that are not chosen")] += 1
     coverage.dropped += [Dropped(what, count, why) for (what, why), count in left.items()]
-    return result
 
 
 def _build(

@@ -3,15 +3,16 @@
 The profiler's own step line where there is one, else the steps that the program marked on the
 host (where host and device are one, on CPU devices), else the runs of the module that takes most
 of the time. Steps of a device end where their window does, so that one recorded run is one step:
-other programs that run between two of them belong to the later one, and those after the last to
-a step that was not recorded. Steps of the host go by when a run began, as the device works behind
-the host.
+other programs that run between two of them belong to the later one, which begins with them, and
+those after the last to a step that was not recorded. Of several steps the first, which no headline
+uses, begins with all that ran before it; a single one is the window that was recorded. Steps of
+the host go by when a run began, as the device works behind the host.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -97,9 +98,8 @@ def find_steps(
         )
         for row in rows
     ]
-    return FoundSteps(
-        windows, f"a step is a run of {short_name(module)}, with what ran since the one before"
-    )
+    name = short_name(module) if module else "a program without a name"
+    return FoundSteps(windows, f"a step is a run of {name}, with what ran since the one before")
 
 
 def _step_lines(devices: Sequence[Device], clocks: Sequence[DeviceClock]) -> list[Windows] | None:
@@ -165,32 +165,38 @@ def _main_module(runs: Sequence[Sequence[Run]]) -> str | None:
     return max(sorted(time), key=lambda m: time[m]) if time else None
 
 
-def steps_of_runs(runs: Sequence[Sequence[Run]], found: FoundSteps) -> list[list[int]]:
+def steps_of_runs(
+    runs: Sequence[Sequence[Run]], windows: Sequence[Windows], *, of_host: bool
+) -> list[list[int]]:
     """Tell in which step each run is, the same on all devices.
 
     Parameters
     ----------
     runs : sequence of sequences of Run
         Of every device.
-    found : FoundSteps
-        The steps that were recorded.
+    windows : sequence of Windows
+        The steps that all devices recorded.
+    of_host : bool
+        Whether the host marked them.
 
     Returns
     -------
     list of lists of int
-        Of every run of every device. What came before the first step belongs to it; what came
-        after the last has the number of steps.
+        Of every run of every device; -1 before a single step, the number of steps after the last.
     """
     steps: list[list[int]] = []
-    latest: defaultdict[tuple[str, int], int] = defaultdict(int)
-    for mine, windows in zip(runs, found.windows, strict=True):
+    latest: defaultdict[tuple[str, int], int] = defaultdict(lambda: -1)
+    for mine, known in zip(runs, windows, strict=True):
         starts = np.array([_ns(run.start_ps) for run in mine], dtype=np.int64)
-        if found.of_host:
-            begins = np.array(windows.begin_ns, dtype=np.int64)
+        begins = np.array(known.begin_ns, dtype=np.int64)
+        if not known.marked:
+            step = np.zeros(len(mine), dtype=np.int64)
+        elif of_host:
             step = np.maximum(np.searchsorted(begins, starts, side="right") - 1, 0)
         else:
-            ends = np.array(windows.end_ns, dtype=np.int64)
-            step = np.searchsorted(ends, starts, side="right")
+            step = np.searchsorted(np.array(known.end_ns, dtype=np.int64), starts, side="right")
+        if known.marked and len(begins) == 1:
+            step[starts < begins[0]] = -1
         steps.append(step.tolist())
         for run, k in zip(mine, steps[-1], strict=True):
             latest[run.module, run.index] = max(latest[run.module, run.index], k)
@@ -198,6 +204,28 @@ def steps_of_runs(runs: Sequence[Sequence[Run]], found: FoundSteps) -> list[list
         [latest[run.module, run.index] if run.kept else k for run, k in zip(mine, row, strict=True)]
         for mine, row in zip(runs, steps, strict=True)
     ]
+
+
+def with_all_of_them(
+    windows: Sequence[Windows], runs: Sequence[Sequence[Run]], steps: Sequence[Sequence[int]]
+) -> list[Windows]:
+    """Let each step begin with the first of the runs that are in it, if that is earlier.
+
+    Parameters
+    ----------
+    windows, runs
+        As for `steps_of_runs`.
+    steps : sequence of sequences of int
+        Its result.
+    """
+    whole = []
+    for known, mine, row in zip(windows, runs, steps, strict=True):
+        begin = list(known.begin_ns)
+        for run, k in zip(mine, row, strict=True):
+            if run.kept and 0 <= k < len(begin):
+                begin[k] = min(begin[k], _ns(run.start_ps))
+        whole.append(replace(known, begin_ns=tuple(begin)))
+    return whole
 
 
 def _ns(time_ps: int) -> int:
