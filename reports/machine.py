@@ -48,6 +48,7 @@ def sweep_frame(jobs: Sequence[SweepResult]) -> pd.DataFrame:
             "baseline_step_ns": job.baseline_step_ns,
             "baseline_error_pct": job.baseline_error_pct,
             "beyond_limit": job.beyond_limit,
+            "assumed_members": job.assumed_members,
             "noise_pct": job.noise_pct,
         }
         for row in job.results:
@@ -64,7 +65,8 @@ def sweep_frame(jobs: Sequence[SweepResult]) -> pd.DataFrame:
         ]
     columns = [
         *("trace", "ranks", "dependency_model", "network", "measured_step_ns"),
-        *("baseline_step_ns", "baseline_error_pct", "beyond_limit", "resource", "factor"),
+        *("baseline_step_ns", "baseline_error_pct", "beyond_limit", "assumed_members"),
+        *("resource", "factor"),
         *("step_ns", "utility_pct", "utility_min_pct", "utility_max_pct", "bound_pct"),
         *("bound_reason", "shape_change", "refused_reason"),
         *("utility_low_pct", "utility_high_pct", "verdict", "noise_pct"),
@@ -86,6 +88,7 @@ def clusters_frame(result: ClustersResult) -> pd.DataFrame:
         "baseline_step_ns": result.baseline_step_ns,
         "baseline_error_pct": result.baseline_error_pct,
         "beyond_limit": result.beyond_limit,
+        "assumed_members": result.assumed_members,
     }
     rows = []
     for row in result.architectures:
@@ -105,6 +108,7 @@ def simulation_frame(result: SimulateResult) -> pd.DataFrame:
         "measured_step_ns": result.measured_step_ns,
         "baseline_error_pct": result.baseline_error_pct,
         "beyond_limit": result.beyond_limit,
+        "assumed_members": result.assumed_members,
     }
     rows = [common | msgspec.structs.asdict(rank) for rank in result.per_rank]
     return _frame(rows, list(rows[0]))
@@ -163,7 +167,10 @@ def write_frame(frame: pd.DataFrame, *, csv: Path | None, parquet: Path | None) 
 
 
 # Whole numbers stay whole where some are missing.
-_WHOLE = ("ranks", "rank", "domain", "group_size", "bytes", "count", "neighbours")
+_WHOLE = (
+    *("ranks", "rank", "domain", "group_size", "bytes", "count", "neighbours"),
+    "assumed_members",
+)
 
 
 def _dtype(column: str) -> str:

@@ -28,13 +28,16 @@ _CATEGORIES = (
 
 
 def mark(result: JobResult | SimulateResult) -> str:
-    """Say in a title what is wrong with the baseline, if something is."""
+    """Say in a title what is wrong with what the figures rest on, if something is."""
+    marks = []
     if result.beyond_limit is None:
-        return " - BASELINE ERROR NOT KNOWN"
-    if result.beyond_limit:
+        marks.append(" - BASELINE ERROR NOT KNOWN")
+    elif result.beyond_limit:
         error = text.percent(result.baseline_error_pct, sign=True)
-        return f" - BEYOND THE LIMIT: baseline error {error}, limit {result.limit_pct:g} %"
-    return ""
+        marks.append(f" - BEYOND THE LIMIT: baseline error {error}, limit {result.limit_pct:g} %")
+    if result.assumed_members:
+        marks.append(f" - ASSUMED: {result.assumed_members} members that were not traced")
+    return "".join(marks)
 
 
 def job_line(result: JobResult | SimulateResult) -> str:

@@ -131,6 +131,9 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
         Largest size of `baseline_error_pct` that is still believed.
     beyond_limit : bool or None
         Whether it is larger; None without a measured step.
+    assumed_members : int
+        Members of groups, counted for each operation, that were not traced and are assumed to
+        arrive with those that were: every figure rests on them.
     warnings : list of str
         What to know before trusting the numbers.
     limits : list of str
@@ -150,6 +153,7 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     critical_path_ns: dict[str, int]
     limit_pct: float
     beyond_limit: bool | None
+    assumed_members: int
     warnings: list[str]
     limits: list[str]
 
@@ -234,7 +238,7 @@ class SimulateResult(msgspec.Struct, frozen=True, kw_only=True):
         None where no baseline network is known.
     baseline_error_pct : float or None
         (baseline - measured) / measured x 100.
-    limit_pct, beyond_limit
+    limit_pct, beyond_limit, assumed_members
         As in `JobResult`.
     per_rank : list of RankTime
         Where the headline step goes on each rank.
@@ -257,6 +261,7 @@ class SimulateResult(msgspec.Struct, frozen=True, kw_only=True):
     baseline_error_pct: float | None
     limit_pct: float
     beyond_limit: bool | None
+    assumed_members: int
     per_rank: list[RankTime]
     critical_path_ns: dict[str, int]
     warnings: list[str]

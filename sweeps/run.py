@@ -146,6 +146,7 @@ def sweep(
         critical_path_ns=critical_path_ns,
         limit_pct=limit_pct,
         beyond_limit=beyond_limit(job.baseline_error_pct, limit_pct),
+        assumed_members=job.graph.coverage.assumed_members,
         warnings=job.warnings,
         limits=list(LIMITS),
         noise_pct=noise_pct(baseline),

@@ -103,6 +103,7 @@ class Single:
             baseline_error_pct=error,
             limit_pct=limit_pct,
             beyond_limit=beyond_limit(error, limit_pct),
+            assumed_members=self.graph.coverage.assumed_members,
             per_rank=self.simulation.per_rank,
             critical_path_ns=self.simulation.critical_split,
             warnings=self.warnings,

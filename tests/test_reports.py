@@ -82,6 +82,7 @@ SWEEP = SweepResult(
     critical_path_ns={"compute": 75_000_000, "scaleup_bw": 25_000_000, "gap": 0},
     limit_pct=5,
     beyond_limit=False,
+    assumed_members=0,
     warnings=[],
     limits=["the weather"],
     noise_pct=4.0,
@@ -119,6 +120,7 @@ SIMULATION = SimulateResult(
     baseline_error_pct=None,
     limit_pct=5,
     beyond_limit=None,
+    assumed_members=0,
     per_rank=[RANK],
     critical_path_ns={"compute": 100_000_000},
     warnings=[],
@@ -223,6 +225,12 @@ def test_the_title_says_what_is_wrong_with_the_baseline(
 ) -> None:
     result = replace(SWEEP, baseline_error_pct=error, beyond_limit=beyond)
     assert wanted in shown(sweep_report(result))
+
+
+def test_the_title_says_that_members_are_assumed() -> None:
+    result = replace(SWEEP, assumed_members=24)
+    assert "worth - ASSUMED: 24 members that were not traced" in shown(sweep_report(result))
+    assert sweep_frame([result])["assumed_members"].tolist() == [24] * len(sweep_frame([result]))
 
 
 def test_names_out_of_a_trace_are_not_markup() -> None:

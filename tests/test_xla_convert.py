@@ -485,6 +485,50 @@ def test_runs_that_one_chip_did_not_record_are_left_out_and_reported(
     ]
 
 
+def test_a_run_that_one_chip_lacks_in_the_middle_is_told_by_its_number(
+    write: Callable[[list[Chip]], Path],
+) -> None:
+    made = chips(2, [compute(0, 10), all_reduce(10, 5)], runs=6)
+    del made[1].modules[4]
+    del made[1].ops[8:10]
+    graph = checked(write(made))
+    assert len(graph.steps) == 5
+    assert graph.coverage.collectives_matched == 10
+    assert step_times(graph.steps.completion_ns)[1:].tolist() == [1e6, 1e6, 1e6, 2e6]
+
+
+@pytest.mark.parametrize("device", [1 << 18, 99_999_999, 1 << 31, 1 << 40])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "all-reduce(f32[8] %p), channel_id=1, replica_groups={{{{0,1,{0}}}}}, to_apply=%add",
+        "collective-permute(f32[8] %p), channel_id=1, source_target_pairs={{{{0,1}},{{1,{0}}}}}",
+    ],
+)
+def test_devices_that_no_machine_has_are_refused(tmp_path: Path, text: str, device: int) -> None:
+    made = chips(2, [comm(f"%c = f32[8] {text.format(device)}", 0, 5)])
+    path = write_json(tmp_path / "h.trace.json", made)
+    with pytest.raises(TraceError, match=f"a device {device}, and no machine has so many"):
+        convert_xla(path, assume_missing=True)
+
+
+def test_a_permute_that_does_not_say_between_whom_is_refused(tmp_path: Path) -> None:
+    cut = comm("%c = f32[8] collective-permute(f32[8] %p), channel_id=1", 0, 5)
+    path = write_json(tmp_path / "h.trace.json", chips(2, [cut]))
+    with pytest.raises(TraceError, match=r"rank 0.*no source_target_pairs"):
+        convert_xla(path)
+
+
+def test_operations_that_say_nothing_of_themselves_are_reported(tmp_path: Path) -> None:
+    """Their names may mention collectives; that proves nothing."""
+    bare = Op("", 10, 5, name="all-reduce.7")
+    graph = checked(write_json(tmp_path / "h.trace.json", chips(2, [compute(0, 10), bare])))
+    assert any(
+        text.startswith("2 operations of which neither text nor category is recorded")
+        for text in graph.coverage.warnings
+    )
+
+
 def test_an_operation_that_one_chip_lacks_is_named(write: Callable[[list[Chip]], Path]) -> None:
     made = chips(
         2, [all_reduce(0, 5, "first"), all_reduce(5, 5, "second"), all_reduce(10, 5, "third")]

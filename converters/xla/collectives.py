@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from ...graph.columns import Collective
-from .hlo import HloError, common_dtype
+from .hlo import MOST_DEVICES, HloError, common_dtype
 from .hlo_text import parse_instruction, parse_opcode
 
 if TYPE_CHECKING:
@@ -185,6 +185,10 @@ def find_meaning(op: OpInfo, program: Program | None) -> Meaning:
             doubt = "operations whose HLO text is cut before the opcode: taken as computation"
         elif op.instruction or op.module:
             doubt = "operations of programs that the profile lacks: taken as computation"
+        elif op.name:
+            doubt = (
+                "operations of which neither text nor category is recorded: taken as computation"
+            )
         return Meaning(Role.COMPUTE, doubt=doubt)
     evidence = "Hlo Proto" if program and name in program.instructions else "HLO text"
     return _meaning(instruction, op, program, evidence)
@@ -326,8 +330,9 @@ def communication(instruction: Instruction, evidence: str) -> CommSpec:
     Raises
     ------
     HloError
-        If sizes or groups cannot be understood.
+        If sizes or groups cannot be understood, or no machine has such devices.
     """
+    _check_devices(instruction)
     base, suffix = _suffix(instruction.opcode)
     coll = OPCODES[base]
     dtype = common_dtype(_input_shapes(instruction, base, suffix))
@@ -348,6 +353,13 @@ def communication(instruction: Instruction, evidence: str) -> CommSpec:
     groups = () if instruction.groups is None else instruction.groups
     size = _input_bytes(instruction, base, suffix)
     return CommSpec(coll, size, groups, ids, evidence=evidence, dtype=dtype)
+
+
+def _check_devices(instruction: Instruction) -> None:
+    listed = (*(instruction.groups or ()), *instruction.pairs)
+    largest = max((max(ids, default=0) for ids in listed), default=0)
+    if largest >= MOST_DEVICES:
+        raise HloError(f"a device {largest}, and no machine has so many")
 
 
 def _input_shapes(instruction: Instruction, base: str, suffix: str) -> tuple[Shape, ...]:
@@ -389,6 +401,7 @@ def _point_to_point(
         return Meaning(Role.COPY_START)
     if not instruction.pairs:
         return Meaning(Role.COPY_START, doubt=f"{base} without pairs of devices: kept as a copy")
+    _check_devices(instruction)
     data = instruction.operand_shapes if base == "send" else instruction.shape.parts
     size = data[0].num_bytes if data else -1
     return Meaning(

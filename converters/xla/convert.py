@@ -137,12 +137,13 @@ def convert_xla(
     for rank, row in zip(ranks, step_of, strict=True):
         rank.step_of = row
         rank.chip = _build(rank, world, set(numbers), rates, assume_missing=assume_missing)
-    number_operations(numbers, [rank.chip for rank in ranks])
+    files = [job.profile.path for job in jobs]
+    number_operations(numbers, [rank.chip for rank in ranks], files)
     matched = match(
         numbers,
         [rank.chip.ops for rank in ranks],
         world,
-        files=[job.profile.path for job in jobs],
+        files=files,
         assume_missing=assume_missing,
     )
     alignment = _align(ranks, matched)

@@ -32,7 +32,7 @@ _TYPE_NAMES = {"pred": "bool", "bf16": "bfloat16", "c64": "complex64", "c128": "
 _TYPE_KINDS = {"s": "int", "u": "uint", "f": "float"}
 
 #: No job has more devices, and no tensor more bytes; beyond that, a number is damage.
-MOST_DEVICES = 1 << 22
+MOST_DEVICES = 1 << 18
 MOST_BYTES = 1 << 55
 
 #: Members of each group; empty for one group of all.

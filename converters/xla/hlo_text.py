@@ -84,6 +84,8 @@ def parse_instruction(text: str) -> Instruction:
     attributes = dict(_attribute(part) for part in _split(text[end + 1 :].lstrip(", ")))
     groups = attributes.get("replica_groups")
     pairs = attributes.get("source_target_pairs", "")
+    if opcode in ("collective-permute", "collective-permute-start") and not pairs:
+        raise HloError("no source_target_pairs")
     if match := _SEND_RECV_PAIRS.search(attributes.get("frontend_attributes", "")):
         pairs = pairs or match[1]
     return Instruction(

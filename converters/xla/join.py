@@ -15,13 +15,14 @@ from .runs import short_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from ..match import Matched
     from ..nodes import RankNodes
     from .chip import Chip, Place
 
 
-def number_operations(ranks: Sequence[int], chips: Sequence[Chip]) -> None:
+def number_operations(ranks: Sequence[int], chips: Sequence[Chip], files: Sequence[Path]) -> None:
     """Number the operations of each group alike on all its devices.
 
     Parameters
@@ -30,6 +31,8 @@ def number_operations(ranks: Sequence[int], chips: Sequence[Chip]) -> None:
         Global numbers of the devices.
     chips : sequence of Chip
         Their communication; `seq` of the operations is set.
+    files : sequence of Path
+        Where each was read from, for errors.
 
     Raises
     ------
@@ -56,6 +59,7 @@ def number_operations(ranks: Sequence[int], chips: Sequence[Chip]) -> None:
                     f"has no {name} (occurrence {occurrence} in run {run} of "
                     f"{short_name(module) or 'the trace'}), which rank {min(there)} has and "
                     f"which the ranks {', '.join(map(str, sorted(wanted)[:8]))} do together",
+                    file=files[ranks.index(min(lacking))],
                     rank=min(lacking),
                     place=name,
                 )

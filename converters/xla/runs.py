@@ -273,9 +273,12 @@ def _common(rows: list[list[Run]]) -> list[list[Run]]:
 
 
 def _misfit(rows: list[list[Run]]) -> float:
-    """How far apart the starts of what are taken for the same runs lie."""
+    """How far apart the starts of what are taken for the same runs lie.
+
+    The mean, since one that is missing in the middle moves only those behind it.
+    """
     starts = np.array([[run.start_ps for run in row] for row in rows], dtype=np.float64)
-    return float(np.median(np.ptp(starts, axis=0)))
+    return float(np.mean(np.ptp(starts, axis=0)))
 
 
 def _nearest(row: list[Run], reference: list[Run]) -> list[Run]:

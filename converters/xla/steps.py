@@ -90,7 +90,7 @@ def find_steps(
     rows = [[run for run in mine if run.module == module] for mine in runs]
     windows = [
         Windows(
-            tuple(f"{short_name(module)}#{run.index}" for run in row),
+            tuple(f"{short_name(module) or 'run'}#{run.index}" for run in row),
             tuple(_ns(run.start_ps) for run in row),
             tuple(_ns(run.end_ps) for run in row),
             0,
