@@ -216,11 +216,17 @@ def calibration_result(
     baseline = simulate(graph, network=made.network, placement=placement)
     measured = baseline.measured_step_ns
     error = None if not measured else (baseline.step_ns / measured - 1) * 100
+    beyond = None if error is None else abs(error) > limit_pct
+    network = made.network
+    if error is not None:
+        off = f"{error:+.2f} %" + (f", BEYOND THE LIMIT of {limit_pct:g} %" if beyond else "")
+        note = f"fitted to {graph.trace}, of which its baseline is off by {off}"
+        network = msgspec.structs.replace(network, assumptions=[note, *network.assumptions])
     observed = made.charges.observed
     return CalibrationResult(
         trace=graph.trace,
         ranks=graph.num_ranks,
-        network=made.network,
+        network=network,
         placement=placement.description,
         values=_values(made),
         slowdown=made.slowdown,
@@ -234,7 +240,7 @@ def calibration_result(
         measured_step_ns=measured,
         baseline_error_pct=error,
         limit_pct=limit_pct,
-        beyond_limit=None if error is None else abs(error) > limit_pct,
+        beyond_limit=beyond,
         warnings=list(dict.fromkeys([*graph.coverage.warnings, *baseline.warnings])),
     )
 

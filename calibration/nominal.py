@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from ..graph.columns import ExecutionGraph
 
+#: No link is slower or faster, in GB/s: a kilobyte and a petabyte per second.
+_SLOWEST, _FASTEST = 1e-6, 1e6
+
 #: Starting values for devices that no preset is of.
 _DEVICE_LIKE = "dgx_a100"
 
@@ -70,8 +73,8 @@ def nominal_network(
     """
     speeds = {"link": link_gb_s, "scaleup": scaleup_gb_s, "scaleout": scaleout_gb_s}
     for name, speed in speeds.items():
-        if speed is not None and not 0 < speed < float("inf"):
-            raise UsageError(f"{name}_gb_s must be above 0 and finite, is {speed}")
+        if speed is not None and not _SLOWEST <= speed <= _FASTEST:
+            raise UsageError(f"{name}_gb_s must be from {_SLOWEST:g} to {_FASTEST:g}, is {speed}")
     if link_gb_s is not None and (scaleup_gb_s is not None or scaleout_gb_s is not None):
         raise UsageError("links are all alike (link_gb_s), or of two tiers, not both")
     known = {name: speed for name, speed in speeds.items() if speed is not None}

@@ -178,6 +178,7 @@ def readings(found: Fit, charges: Charges) -> list[Fit]:
     """Other ways to read the same transfers: see the module."""
     made = [
         *_causes(found, charges),
+        *_without_delays(found, charges),
         *_types_by_wire(found, charges),
         *_held_elsewhere(found, charges),
     ]
@@ -238,6 +239,25 @@ def _loosened(parameters: Parameters) -> Parameters:
     scale[wire] = PRESET_SPREAD
     scale[ends] = np.maximum(scale[ends], 1 / parameters.start[wire])
     return replace(parameters, scale=scale)
+
+
+def _without_delays(found: Fit, charges: Charges) -> list[Fit]:
+    """What was put down to latency and base, put down to the wire or the ends instead.
+
+    Transfers of one size do not tell what is once for each from what is for each byte.
+    """
+    parameters = found.parameters
+    field = parameters.field
+    delays = np.isin(field, (LATENCY, BASE)) & found.free
+    wire, ends = field == WIRE, field == ENDPOINT
+    both = np.zeros(len(field), dtype=np.bool_)
+    both[wire] = both[ends] = delays[field == LATENCY] | delays[field == BASE]
+    if not both.any():
+        return []
+    loose = _loosened(parameters)
+    held = ~(found.free | both) | delays
+    made = [fit(charges, loose, held=held | cause) for cause in (ends, wire)]
+    return [one for one in made if _evidence(one, found, charges) < EVIDENCE]
 
 
 def _types_by_wire(found: Fit, charges: Charges) -> list[Fit]:

@@ -152,7 +152,7 @@ def _doublings(result: ValidationResult) -> list[RenderableType]:
         names=["job"],
         numbers=[
             *("trace at", "predicted", "from", "to", "measured"),
-            *("error in points", "noise", "beyond noise"),
+            *("error in points", "noise", "beyond noise", "in interval"),
         ],
     )
     for one in result.doublings:
@@ -164,5 +164,10 @@ def _doublings(result: ValidationResult) -> list[RenderableType]:
             f"{one.error_points:+.2f}",
             text.percent(one.noise_pct),
             f"{one.beyond_noise_points:.2f}",
+            "yes" if one.held else "NO",
         )
-    return table.titled("Lab: utility of twice the bandwidth, predicted and measured (Mbit/s)")
+    held = sum(one.held for one in result.doublings)
+    return [
+        *table.titled("Lab: utility of twice the bandwidth, predicted and measured (Mbit/s)"),
+        Text(f"  {held} of {len(result.doublings)} measured utilities are in the interval"),
+    ]

@@ -10,11 +10,13 @@ time goes into each category, on average, waiting for each other included.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..base.errors import GraphError, UsageError
+from ..graph.columns import Collective
 from ..graph.compress import compress
 from ..simulator.accounting import CATEGORIES
 from ..simulator.pricing import price
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
     from ..simulator.run import Simulation
     from .job import Job
     from .single import Single
+
+
+#: Share of the operations of a step that two traces of one job have in common at least.
+LEAST_ALIKE = 0.5
 
 
 def anatomy(single: Single, truth: ExecutionGraph) -> Anatomy:
@@ -51,7 +57,7 @@ def anatomy(single: Single, truth: ExecutionGraph) -> Anatomy:
     UsageError
         If no network was simulated.
     GraphError
-        If the truth has other ranks, or no measured timeline.
+        If the truth has other ranks, no measured timeline, or mostly other communication.
     NetworkError
         If the network does not fit it.
     """
@@ -64,6 +70,10 @@ def anatomy(single: Single, truth: ExecutionGraph) -> Anatomy:
         )
     if not has_timeline(truth):
         raise GraphError("has no measured timeline to compare with", file=file)
+    if _alike(single.graph, truth) < LEAST_ALIKE:
+        raise GraphError(
+            f"communicates otherwise than {single.graph.trace}: it is of another job", file=file
+        )
     measured = _priced(simulate(compress(truth), measured=True), single.job)
     predicted_ns, true_ns = single.simulation.step_ns, measured.step_ns
     if true_ns <= 0:
@@ -76,6 +86,23 @@ def anatomy(single: Single, truth: ExecutionGraph) -> Anatomy:
         path=_parts(single.simulation.critical_split, measured.critical_split, true_ns),
         ranks=_parts(_mean_rank(single.simulation), _mean_rank(measured), true_ns),
     )
+
+
+def _alike(graph: ExecutionGraph, truth: ExecutionGraph) -> float:
+    """Share of the operations of a step, by type and size, that two jobs have in common."""
+    counts = [_operations(one) for one in (graph, truth)]
+    most = max(sum(one.values()) for one in counts)
+    common = sum(min(count, counts[1][key]) for key, count in counts[0].items())
+    return common / most if most else 1.0
+
+
+def _operations(graph: ExecutionGraph) -> Counter[tuple[int, int]]:
+    rows = np.flatnonzero(graph.coll != Collective.NONE)
+    kinds = zip(graph.coll[rows].tolist(), graph.size_bytes[rows].tolist(), strict=True)
+    counted = Counter(kinds)
+    steps = max(len(graph.steps), 1)
+    # Of a whole trace; of one that has another number of steps, as many a step.
+    return Counter({kind: -(-count // steps) for kind, count in counted.items()})
 
 
 def _listed(graph: ExecutionGraph) -> str:

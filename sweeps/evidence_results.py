@@ -170,6 +170,12 @@ class LabDoubling(msgspec.Struct, frozen=True, kw_only=True):
     noise_pct: float
     beyond_noise_points: float
 
+    @property
+    def held(self) -> bool:
+        """Whether the interval holds what was measured, give or take its noise."""
+        low, high = self.low_pct - self.noise_pct, self.high_pct + self.noise_pct
+        return low <= self.measured_pct <= high
+
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
     """One bar, and what the evidence gives for it.

@@ -71,6 +71,9 @@ def test_a_truth_that_cannot_be_compared_with_is_refused(tmp_path: Path) -> None
         anatomy(replay_measured(graph), graph)
     with pytest.raises(GraphError, match="has ranks 4, 5, the job has 0, 1"):
         anatomy(single, graph.with_(ranks=np.array([4, 5])))
+    others = np.where(graph.coll >= 0, graph.size_bytes * 2, graph.size_bytes)
+    with pytest.raises(GraphError, match="it is of another job"):
+        anatomy(single, graph.with_(size_bytes=others))
 
 
 def test_a_trace_of_the_job_on_the_predicted_network_is_a_truth(shared_data: Path) -> None:

@@ -96,7 +96,8 @@ def test_configurations_for_astra_sim(call: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (("--link-gb-s", 0), 2, "must be above 0"),
+        (("--link-gb-s", 0), 2, "must be from 1e-06 to 1e+06, is 0"),
+        (("--link-gb-s", 1e-308), 2, "must be from 1e-06"),
         (("--link-gb-s", 1, "--scaleup-gb-s", 1), 2, "not both"),
         (("--network", "dgx_a100", "--link-gb-s", 1), 2, "two kinds of links"),
         (("--network", "missing.yaml"), 1, "no such file"),

@@ -444,6 +444,17 @@ def test_of_very_many_that_meet_the_first_are_simulated(monkeypatch: pytest.Monk
     assert said(found.notes, "that shared ports, after the first 5")
 
 
+def test_transfers_of_one_size_do_not_tell_latency_from_what_bytes_take() -> None:
+    """On a link far slower than its nominal speed either may be, so all are alternatives."""
+    found = calibrated(cpu_job(linked(0.125)), linked(1.25), draws=50)
+    network = found.network
+    everything = [network, *(network.alternative(other) for other in network.alternatives)]
+    latencies = [one.tiers[0].latency_ns for one in everything]
+    assert max(latencies) > 10 * min(latencies)
+    assert min(one.tiers[0].efficiency for one in everything) < 0.15
+    assert max(one.tiers[0].endpoint_ns_per_byte for one in everything) > 5
+
+
 # Types of collective.
 
 

@@ -429,14 +429,16 @@ def test_commands_write_what_they_simulated(
         return {name for name in Viewer(path).processes if "rank" not in name}
 
     assert scenarios("simulate", "--measured") == {"measured transfers"}
-    assert scenarios("simulate", "--network", str(network)) == {"network two"}
+    assert scenarios("simulate", "--network", str(network)) == {
+        "network two - BASELINE ERROR NOT KNOWN"
+    }
     swept = scenarios(
         *("sweep", "--network", str(network), "--resource", "scaleup_bw,compute"),
         *("--factor", "2,0.5"),
     )
-    assert swept == {
-        *("baseline", "scaleup_bw x2", "scaleup_bw x0.5", "compute x2", "compute x0.5"),
-    }
+    names = ("baseline", "scaleup_bw x2", "scaleup_bw x0.5", "compute x2", "compute x0.5")
+    mark = " - BEYOND THE LIMIT: baseline error -33.33 %, limit 5 %"
+    assert swept == {name + mark for name in names}
     monkeypatch.setattr(
         sys, "argv", ["whatif", "simulate", "--trace", "x", "--timeline", "no/such/t.json"]
     )

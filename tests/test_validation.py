@@ -152,6 +152,24 @@ def test_a_truth_that_is_not_met_misses_the_bars_except_for_its_noise(
     assert allowed.passed
 
 
+def test_a_lab_of_which_nothing_is_predicted_does_not_pass(lab: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "misspelt"
+    shutil.copytree(lab, folder)
+    (folder / JOB).rename(folder / "other")
+    result = whatif.validate(lab=folder, processes=1)
+    assert not result.passed
+    assert not check(result, "labs of which no step").passed
+    said = {one.path: one.reason for one in result.unused}
+    assert said[str(folder.resolve() / "truth.csv")].startswith(f"no trace in {JOB}/")
+
+
+def test_jobs_on_tpus_are_found_too(tmp_path: Path) -> None:
+    source = EXAMPLE.parent / "jax_cpu_8devices"
+    shutil.copytree(source, tmp_path / "jax")
+    result = whatif.validate(tmp_path, processes=1)
+    assert [Path(job.trace).name for job in result.jobs] == ["jax"]
+
+
 def test_a_missed_bar_is_exit_code_3_under_strict_only(
     lab: Path, validated: ValidationResult, tmp_path: Path, call: Any
 ) -> None:

@@ -81,7 +81,7 @@ def simulate(
     )
     result = single.result(limit_pct)
     if timeline is not None:
-        _write_timeline(timeline, single.scenarios.items(), progress)
+        _write_timeline(timeline, single.scenarios.items(), result, progress)
     return result
 
 
@@ -190,7 +190,7 @@ def sweep(
     job = _swept(graph, network, _read(rank_map), progress, intervals=intervals)
     result = run(job, resources, factors, limit_pct=limit_pct, progress=progress)
     if timeline is not None:
-        _write_timeline(timeline, scenarios(job, resources, factors), progress)
+        _write_timeline(timeline, scenarios(job, resources, factors), result, progress)
     return result
 
 
@@ -324,13 +324,18 @@ def clusters(
 
 
 def _write_timeline(
-    path: str | Path, scenarios: Iterable[tuple[str, Simulation]], progress: Progress
+    path: str | Path,
+    scenarios: Iterable[tuple[str, Simulation]],
+    result: SimulateResult | SweepResult,
+    progress: Progress,
 ) -> None:
     from .reports.perfetto import write_timelines
+    from .reports.steps import mark
     from .simulator.timeline import timeline
 
     progress("writing the timeline", 0, 0)
-    write_timelines(path, ((name, timeline(simulation)) for name, simulation in scenarios))
+    marked = ((f"{name}{mark(result)}", timeline(one)) for name, one in scenarios)
+    write_timelines(path, marked)
 
 
 def _swept(

@@ -111,6 +111,7 @@ def validate(
     for done, folder in enumerate(found.jobs):
         progress("replaying jobs and predicting them", done, len(found.jobs))
         evidence.add_job(folder, found.labs, processes)
+    evidence.add_unpredicted(found.labs)
     for done, (folder, files) in enumerate(found.tables.items()):
         progress("fitting tables of collectives", done, len(found.tables))
         evidence.add_tables(folder, files)
@@ -177,11 +178,18 @@ def _is_table(name: str) -> bool:
 def _holds_traces(folder: Path) -> bool:
     """Whether traces are in a directory itself."""
     from .converters.kineto.discover import discover
+    from .converters.xla.discover import kind_of
 
     try:
-        return any(file.parent == folder for file in discover(folder).traces)
+        if any(file.parent == folder for file in discover(folder).traces):
+            return True
     except TraceError:
-        return False
+        pass
+    return any(kind_of(file) for file in folder.iterdir() if file.is_file())
+
+
+def _lab_of(pair: LabPair) -> Path:
+    return Path(pair.job).resolve().parent
 
 
 @dataclass
@@ -193,6 +201,7 @@ class _Evidence:
     pairs: list[LabPair] = field(default_factory=list)
     doublings: list[LabDoubling] = field(default_factory=list)
     unused: list[Unused] = field(default_factory=list)
+    labs: dict[Path, int] = field(default_factory=dict)  # how many jobs of each were predicted
 
     def add_job(self, folder: Path, labs: dict[Path, list[Truth]], processes: int | None) -> None:
         """Take a directory of traces: identity, baseline, and the lab that it is part of."""
@@ -222,6 +231,15 @@ class _Evidence:
         self.pairs += found.pairs
         if found.doubling is not None:
             self.doublings.append(found.doubling)
+
+    def add_unpredicted(self, labs: dict[Path, list[Truth]]) -> None:
+        """Take the truths that no trace predicted."""
+        for folder, truths in labs.items():
+            jobs = {Path(pair.job).name for pair in self.pairs if _lab_of(pair) == folder}
+            self.labs[folder] = len(jobs)
+            for job in dict.fromkeys(one.job for one in truths if one.job not in jobs):
+                reason = f"no trace in {job}/<number>mbit predicts its rows"
+                self._leave_out(folder / _TRUTH, reason)
 
     def add_tables(self, folder: Path, files: Iterable[Path]) -> None:
         """Fit the benchmark tables of a directory on half of their sizes, one machine each."""
@@ -309,6 +327,16 @@ class _Evidence:
     def _lab_checks(self) -> Iterator[Check]:
         from .sweeps.evidence_results import Check
 
+        silent = sum(not jobs for jobs in self.labs.values())
+        if silent:
+            yield Check(
+                evidence="labs of which no step was predicted",
+                cases=len(self.labs),
+                value=silent,
+                bar=0,
+                unit="",
+                passed=False,
+            )
         pairs = [pair for pair in self.pairs if pair.from_mbit != pair.to_mbit]
         beyond = [pair.beyond_noise_pct for pair in pairs]
         plain = [abs(pair.error_pct) for pair in pairs]
