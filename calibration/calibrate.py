@@ -149,7 +149,7 @@ def calibrate(
     instances = collect_instances(graph)
     observed = observe(graph, instances, nominal, placement)
     charges = charges_of(graph, instances, observed, placement)
-    prior = prior or Prior.of(nominal, device_job=graph.worker is Worker.DEVICE)
+    prior = prior or Prior.of(nominal, by_processor=graph.worker is Worker.PROCESS)
     found = _fit(charges, Parameters.of(nominal, prior))
     slowdown = estimate_slowdown(graph, draws=draws)
     network = _finished(found.parameters, found.values)

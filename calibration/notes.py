@@ -97,7 +97,8 @@ def tier_notes(found: Fit, index: int, tier: Tier, name: str, crossing: int) -> 
     if fitted[WIRE] and parameters.prior.fit_nominal:
         notes.append(
             f"{name}: how much of that is at the ends, which no faster link would change, is not "
-            "known either; all of it is put down to the wire"
+            "known either; all of it is put down to the wire, and alternatives put down to the "
+            "ends what they may plausibly need"
         )
     elif fitted[WIRE] != fitted[ENDPOINT]:
         cause, other = ("the wire", "the ends") if fitted[WIRE] else ("the ends", "the wire")

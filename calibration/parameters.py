@@ -96,18 +96,23 @@ class Prior:
     endpoint_ns_per_byte: float | None = None
 
     @classmethod
-    def of(cls, network: Network, *, device_job: bool) -> Prior:
-        """Say what is known of the links of a network that a job used."""
-        if network.name in _UNKNOWN_SPEED:
-            return cls(fit_nominal=True)
-        if device_job:
-            return cls(fit_nominal=False)
-        without_link = load_network(LOOPBACK).tiers[0]
-        return cls(
-            fit_nominal=False,
-            wire=ETHERNET_SPREAD,
-            endpoint_ns_per_byte=1 / without_link.effective_gb_s,
-        )
+    def of(cls, network: Network, *, by_processor: bool) -> Prior:
+        """Say what is known of the links of a network that a job used.
+
+        Parameters
+        ----------
+        network : Network
+            The network before it is fitted.
+        by_processor : bool
+            Whether the processors of hosts move the bytes, over sockets.
+        """
+        unknown = network.name in _UNKNOWN_SPEED
+        if not by_processor:
+            return cls(fit_nominal=unknown)
+        processor_ns = 1 / load_network(LOOPBACK).tiers[0].effective_gb_s
+        if unknown:
+            return cls(fit_nominal=True, endpoint_ns_per_byte=processor_ns)
+        return cls(fit_nominal=False, wire=ETHERNET_SPREAD, endpoint_ns_per_byte=processor_ns)
 
 
 @dataclass(frozen=True)

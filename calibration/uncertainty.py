@@ -13,6 +13,8 @@ Readings
 One bandwidth does not tell the wire from the ends (`parameters`), so values from one trace come
 with the other ways to read them: all that transfers need beyond the nominal speed is the wire's,
 or the ends', or, where the efficiency of a link is well known beforehand, chance in this trace.
+Where no nominal speed is known, the ends may have what they plausibly need. What was put down to
+latency may be the wire's or the ends' too, as long as the sizes do not tell.
 What one type of collective of a CPU job needs beyond the others may likewise be a share of the
 wire. And a latency or base that is held because the data say little of it may be elsewhere, with
 the other values as they are then.
@@ -68,6 +70,9 @@ EVIDENCE = 10.0
 #: How much larger the squared errors may be, in units of the accuracy of the data: two standard
 #: deviations.
 PLAUSIBLE = 4.0
+
+#: Share of the time of a byte that may be at the ends where no nominal speed is known.
+MOST_AT_ENDS = 0.9
 
 _SAME = 1e-4
 _EXACT = 1e-6  # variance of logarithms that is none: times are whole nanoseconds
@@ -212,7 +217,14 @@ def _causes(found: Fit, charges: Charges) -> list[Fit]:
     others = ~(found.free | both)
     loose = _loosened(parameters)
     made = [fit(charges, loose, held=others | ends, near=found)]
-    if not parameters.prior.fit_nominal:
+    if parameters.prior.fit_nominal:
+        # No speed is known that could be all of it, but what a processor needs is (`parameters`).
+        per_byte = 1 / found.values[wire & both]
+        start = parameters.start.copy()
+        start[ends & both] = np.minimum(parameters.scale[ends & both], MOST_AT_ENDS * per_byte)
+        plausible = replace(loose, start=start)
+        made.append(fit(charges, plausible, held=others | ends))
+    else:
         start = np.where(wire & both, parameters.nominal, parameters.start)
         ends_only = replace(loose, start=start)
         made.append(fit(charges, ends_only, held=others | wire, near=found))
