@@ -519,6 +519,16 @@ def test_a_permute_that_does_not_say_between_whom_is_refused(tmp_path: Path) -> 
         convert_xla(path)
 
 
+def test_an_operation_may_be_shown_by_its_text(tmp_path: Path) -> None:
+    """So does the exporter where there is no name to display."""
+    op = all_reduce(10, 5)
+    shown = Op("", 10, 5, name=op.text)
+    graph = checked(write_json(tmp_path / "h.trace.json", chips(2, [compute(0, 10), shown])))
+    reduces = of(graph, Collective.ALL_REDUCE)
+    assert graph.size_bytes[reduces].tolist() == [4096] * 2
+    assert {graph.names[n] for n in graph.name[reduces].tolist()} == {"all-reduce"}
+
+
 def test_operations_that_say_nothing_of_themselves_are_reported(tmp_path: Path) -> None:
     """Their names may mention collectives; that proves nothing."""
     bare = Op("", 10, 5, name="all-reduce.7")

@@ -271,6 +271,9 @@ def _line(thread: str, tid: int | str, rows: _Rows) -> Line:
 def _op(name: str, long_name: str, category: str, module: str) -> OpInfo:
     if long_name.startswith("\0"):
         return OpInfo(name, category=category, module=module, instruction=long_name[1:])
+    if not long_name and name.startswith("%") and " = " in name:
+        # An operation without a display name is shown by its text.
+        return OpInfo(name.split(" = ", 1)[0].lstrip("%"), name, category, module)
     return OpInfo(name, long_name if " = " in long_name else "", category, module)
 
 
