@@ -23,6 +23,8 @@ from scipy.optimize import least_squares
 from .parameters import AMOUNTS, BASE, COSTS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from ..simulator.network import Network
@@ -152,6 +154,12 @@ class _State:
     def copy(self) -> _State:
         return _State(self.start.copy(), self.free.copy(), self.at_limit.copy(), self.x.copy())
 
+    def at(self, x: Float) -> Float:
+        """Scales of all values, where those of the free ones are given."""
+        full = np.zeros(len(self.free))
+        full[self.free] = x
+        return full
+
     def hold(self, values: Bool) -> None:
         """Let some values stay where they start."""
         self.free &= ~values
@@ -183,12 +191,9 @@ class _Problem:
     def finished(self, state: _State, wanted: Float) -> Fit:
         """Describe a solution."""
         error = self.errors(state, state.x) if len(self.observed) else np.zeros(0)
-        free = np.flatnonzero(state.free)
-        slope = np.zeros((len(error), len(free)))
-        for column, value in enumerate(free.tolist()):
-            aside = state.x.copy()
-            aside[value] += _STEP
-            slope[:, column] = (self.errors(state, aside) - error) / _STEP
+        slope = np.zeros((len(error), 0))
+        if state.free.any():
+            slope = _slopes(lambda x: self.errors(state, state.at(x)), state.x[state.free])
         softened = 1 / np.sqrt(1 + (error / OUTLIER) ** 2)
         values = self.values(state, state.x)
         return Fit(
@@ -201,6 +206,17 @@ class _Problem:
             slope,
             self.weight * softened,
         )
+
+
+def _slopes(function: Callable[[Float], Float], x: Float, upper: Float | float = np.inf) -> Float:
+    """How the values of a function grow with each argument, by steps that stay below a bound.
+
+    The steps do not shrink with x, as the solver's do: near zero those drown in rounding.
+    """
+    usual = function(x)
+    step = np.where(x + _STEP <= upper, _STEP, -_STEP)
+    columns = [(function(x + aside) - usual) / aside.sum() for aside in np.diag(step)]
+    return np.stack(columns, axis=1)
 
 
 def _variance_of_mean(observed: Observed) -> Float:
@@ -252,23 +268,14 @@ def _solve(problem: _Problem, state: _State, *, iterations: int) -> Float:
     free, start, scale = state.free, state.start, problem.parameters.scale
     field = problem.parameters.field
 
-    def at(x: Float) -> Float:
-        full = np.zeros(len(free))
-        full[free] = x
-        return full
-
     def residuals(x: Float, prior: Float) -> Float:
-        error = problem.errors(state, at(x))
+        error = problem.errors(state, state.at(x))
         # The square of this is the soft-l1 loss 2 (sqrt(1 + z) - 1) of z = (error / OUTLIER)^2.
         robust = error * np.sqrt(2 / (1 + np.sqrt(1 + (error / OUTLIER) ** 2)))
         return np.concatenate([np.sqrt(problem.weight) * robust, x - prior])
 
     def slopes(x: Float, prior: Float) -> Float:
-        # Not the solver's own, whose steps shrink with x: near zero they drown in rounding.
-        usual = residuals(x, prior)
-        step = np.where(x + _STEP <= upper[free], _STEP, -_STEP)
-        columns = [(residuals(x + aside, prior) - usual) / aside.sum() for aside in np.diag(step)]
-        return np.stack(columns, axis=1)
+        return _slopes(lambda moved: residuals(moved, prior), x, upper[free])
 
     amounts, costs = np.isin(field, AMOUNTS), np.isin(field, COSTS)
     lower, upper = np.full(len(start), -np.inf), np.full(len(start), np.inf)
@@ -294,7 +301,7 @@ def _solve(problem: _Problem, state: _State, *, iterations: int) -> Float:
             args=(prior,),
         )
         prior = solution.x
-        state.x = at(prior)
+        state.x = state.at(prior)
         least = np.minimum(least, -problem.measured.min())
         if iteration == 0:
             # The rows of the prior add the identity, so this is always invertible.
