@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from ..graph.coverage import Coverage
     from .clocks import Alignment
+    from .match import Matched
     from .nodes import RankNodes
 
 
@@ -28,6 +29,24 @@ def report_edges(coverage: Coverage, ranks: Iterable[RankNodes]) -> None:
             coverage.inferred.append(Inference(what, count, text.split(": ", 1)[1]))
         elif "moved" in text or "cut" in text:
             coverage.warnings.append(f"{count} {text}")
+
+
+def report_matches(coverage: Coverage, matched: Matched) -> None:
+    """Report what was joined across ranks, and which figures rest on what the trace lacks."""
+    coverage.collectives_matched = sum(
+        len(m) for m, absent in zip(matched.instances, matched.missing, strict=True) if not absent
+    )
+    coverage.assumed_members = sum(matched.missing)
+    if coverage.bytes_unknown_nodes:
+        coverage.warnings.append(
+            f"{coverage.bytes_unknown_nodes} communication nodes have no size in the trace: they "
+            "keep their measured time on every network"
+        )
+    if coverage.assumed_members:
+        coverage.warnings.append(
+            f"{coverage.assumed_members} members of groups were not traced: assumed to arrive with "
+            "those that were; every figure rests on that"
+        )
 
 
 def report_clocks(coverage: Coverage, alignment: Alignment, clock_errors: int) -> None:

@@ -16,7 +16,7 @@ from ..clocks import Alignment, align
 from ..match import match, symmetric_members
 from ..models import add_markers, make_serial
 from ..nodes import Names, RankNodes
-from ..reporting import report_clocks, report_edges
+from ..reporting import report_clocks, report_edges, report_matches
 from ..windows import select_steps
 from .comms import find_comms
 from .cpu import add_cpu_job, complete_waits, keep_consistent, read_main, seen_waits
@@ -363,10 +363,6 @@ def _report_comms(coverage: Coverage, ranks: list[_Rank], matched: Matched) -> N
             for what, count in rank.device.dropped.items():
                 dropped[what, "outside the chosen steps"] += count
         coverage.warnings += [f"rank {rank.rank}: {t}" for t in dict.fromkeys(rank.comms.warnings)]
-    coverage.collectives_matched = sum(
-        len(m) for m, absent in zip(matched.instances, matched.missing, strict=True) if not absent
-    )
-    coverage.assumed_members = sum(matched.missing)
     coverage.assumed += matched.assumptions
     cut = sum(rank.comms.cut_splits for rank in ranks)
     if cut:
@@ -386,16 +382,7 @@ def _report_comms(coverage: Coverage, ranks: list[_Rank], matched: Matched) -> N
         if text != "kernel metadata"
     ]
     coverage.dropped += [Dropped(what, n, why) for (what, why), n in sorted(dropped.items())]
-    if coverage.bytes_unknown_nodes:
-        coverage.warnings.append(
-            f"{coverage.bytes_unknown_nodes} communication nodes have no size in the trace: they "
-            "keep their measured time on every network"
-        )
-    if coverage.assumed_members:
-        coverage.warnings.append(
-            f"{coverage.assumed_members} members of groups were not traced: assumed to arrive with "
-            "those that were; every figure rests on that"
-        )
+    report_matches(coverage, matched)
 
 
 def _events_used(rank: _Rank) -> int:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ...graph.coverage import Dropped, Inference
+from ..reporting import report_matches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,10 +82,6 @@ def report_conversion(
             {rank.work.leaves[i].run for i in range(len(rank.work.leaves))}
         )
         dropped["runs of programs", "without any operation recorded"] += max(outside, 0)
-    coverage.collectives_matched = sum(
-        len(m) for m, absent in zip(matched.instances, matched.missing, strict=True) if not absent
-    )
-    coverage.assumed_members = sum(matched.missing)
     coverage.inferred += [
         Inference("collective type, size and group", count, text)
         for text, count in sorted(evidence.items())
@@ -101,15 +98,6 @@ def report_conversion(
     coverage.dropped += [
         Dropped(what, count, why) for (what, why), count in sorted(dropped.items()) if count
     ]
-    if coverage.bytes_unknown_nodes:
-        coverage.warnings.append(
-            f"{coverage.bytes_unknown_nodes} communication nodes have no size in the trace: they "
-            "keep their measured time on every network"
-        )
-    if coverage.assumed_members:
-        coverage.warnings.append(
-            f"{coverage.assumed_members} members of groups were not traced: assumed to arrive with "
-            "those that were; every figure rests on that"
-        )
+    report_matches(coverage, matched)
     if not coverage.collectives_seen:
         coverage.warnings.append("no communication between devices in this trace")
