@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .hlo_text import name_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -60,7 +62,7 @@ def see_ends(job: JobDevice, work: ChipWork) -> None:
     ends: dict[tuple[str, int], int] = {}
     for op, begin, stop in zip(line.op.tolist(), start.tolist(), end.tolist(), strict=True):
         text = job.device.ops[op].text
-        name = text.split(" = ", 1)[0].strip().removeprefix("ROOT ").lstrip("%")
+        name = name_of(text)
         ends[name, (begin + 500) // 1000] = (stop + 500) // 1000
     for flight in work.flights.values():
         stop = ends.get((flight.leaf.name, flight.leaf.start_ns), flight.end_ns)

@@ -103,6 +103,17 @@ def parse_instruction(text: str) -> Instruction:
     )
 
 
+def name_of(text: str) -> str:
+    """Name of an instruction by its text, which may be cut after that.
+
+    Examples
+    --------
+    >>> name_of("ROOT %ag.1 = f32[8] all-gather(f32[2] %x)")
+    'ag.1'
+    """
+    return text.split(" = ", 1)[0].strip().removeprefix("ROOT ").lstrip("%")
+
+
 def parse_shape(text: str) -> Shape:
     """Read a shape.
 

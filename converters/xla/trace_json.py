@@ -20,6 +20,7 @@ from ..chrome.stream import EventStream
 from ..chrome.text import BLOCK_BYTES, CutShortError, TextBlocks
 from .collectives import may_communicate
 from .events import ABSENT, LONGEST_PS, Annotation, Device, Line, OpInfo, Platform, Profile
+from .hlo_text import name_of
 from .xplane import TPU_LINES, host_of
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ def _op(name: str, long_name: str, category: str, module: str) -> OpInfo:
         return OpInfo(name, category=category, module=module, instruction=long_name[1:])
     if not long_name and name.startswith("%") and " = " in name:
         # An operation without a display name is shown by its text.
-        return OpInfo(name.split(" = ", 1)[0].lstrip("%"), name, category, module)
+        return OpInfo(name_of(name), name, category, module)
     return OpInfo(name, long_name if " = " in long_name else "", category, module)
 
 

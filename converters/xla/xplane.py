@@ -21,6 +21,7 @@ from .collectives import may_communicate
 from .events import ABSENT, LONGEST_PS, Annotation, Device, Line, OpInfo, Platform, Profile
 from .hlo import MOST_DEVICES, HloError
 from .hlo_proto import parse_program
+from .hlo_text import name_of
 from .protos import message
 from .wire import TEXT_BITS, DamagedError, Fields, fields, head, map_keys, scan_events
 
@@ -358,7 +359,7 @@ class _Reader:
         display = proto.display_name.decode("utf-8", "replace")
         name = display or text
         if " = " in text and not display:
-            name = text.split(" = ", 1)[0].strip().removeprefix("ROOT ").lstrip("%")
+            name = name_of(text)
         return OpInfo(
             name=name,
             text=text if " = " in text else "",
