@@ -245,29 +245,16 @@ def holds_chakra(path: Path) -> bool:
         )
     if not any(_ET.fullmatch(file.name) for file in path.iterdir()):
         return False
-    from .base.errors import TraceError
-    from .converters.kineto.discover import discover
+    from .converters.kineto.discover import holds_kineto
 
-    try:
-        return not any(file.parent == path for file in discover(path).traces)
-    except TraceError:
-        return True
+    return not holds_kineto(path)
 
 
 def _holds_xla(path: Path) -> bool:
+    from .converters.kineto.discover import holds_kineto
     from .converters.xla.discover import holds_xla
 
-    if not holds_xla(path):
-        return False
-    if path.is_file():
-        return True
-    from .base.errors import TraceError
-    from .converters.kineto.discover import discover
-
-    try:
-        return not any(file.parent == path for file in discover(path).traces)
-    except TraceError:
-        return True
+    return holds_xla(path) and (path.is_file() or not holds_kineto(path))
 
 
 def _without_timeline(graph: ExecutionGraph) -> ExecutionGraph:

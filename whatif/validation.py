@@ -177,15 +177,10 @@ def _is_table(name: str) -> bool:
 
 def _holds_traces(folder: Path) -> bool:
     """Whether traces are in a directory itself."""
-    from .converters.kineto.discover import discover
+    from .converters.kineto.discover import holds_kineto
     from .converters.xla.discover import kind_of
 
-    try:
-        if any(file.parent == folder for file in discover(folder).traces):
-            return True
-    except TraceError:
-        pass
-    return any(kind_of(file) for file in folder.iterdir() if file.is_file())
+    return holds_kineto(folder) or any(kind_of(file) for file in folder.iterdir() if file.is_file())
 
 
 def _lab_of(pair: LabPair) -> Path:
@@ -201,7 +196,7 @@ class _Evidence:
     pairs: list[LabPair] = field(default_factory=list)
     doublings: list[LabDoubling] = field(default_factory=list)
     unused: list[Unused] = field(default_factory=list)
-    labs: dict[Path, int] = field(default_factory=dict)  # how many jobs of each were predicted
+    labs: list[Path] = field(default_factory=list)
 
     def add_job(self, folder: Path, labs: dict[Path, list[Truth]], processes: int | None) -> None:
         """Take a directory of traces: identity, baseline, and the lab that it is part of."""
@@ -236,7 +231,7 @@ class _Evidence:
         """Take the truths that no trace predicted."""
         for folder, truths in labs.items():
             jobs = {Path(pair.job).name for pair in self.pairs if _lab_of(pair) == folder}
-            self.labs[folder] = len(jobs)
+            self.labs.append(folder)
             for job in dict.fromkeys(one.job for one in truths if one.job not in jobs):
                 reason = f"no trace in {job}/<number>mbit predicts its rows"
                 self._leave_out(folder / _TRUTH, reason)
@@ -327,12 +322,12 @@ class _Evidence:
     def _lab_checks(self) -> Iterator[Check]:
         from .sweeps.evidence_results import Check
 
-        silent = sum(not jobs for jobs in self.labs.values())
-        if silent:
+        unpredicted = set(self.labs) - {_lab_of(pair) for pair in self.pairs}
+        if unpredicted:
             yield Check(
                 evidence="labs of which no step was predicted",
                 cases=len(self.labs),
-                value=silent,
+                value=len(unpredicted),
                 bar=0,
                 unit="",
                 passed=False,

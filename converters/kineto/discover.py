@@ -34,6 +34,14 @@ class Discovery:
     ignored: list[tuple[Path, str]] = field(default_factory=list)
 
 
+def holds_kineto(path: Path) -> bool:
+    """Whether Kineto traces lie in a directory itself, not only in directories within it."""
+    try:
+        return any(file.parent == path for file in discover(path).traces)
+    except TraceError:
+        return False
+
+
 def discover(path: Path) -> Discovery:
     """Find the Kineto traces that a path names.
 
